@@ -1,0 +1,89 @@
+"""The few exceptions that cross a floor: one type per way of recovering. None of them knows HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ArilError(Exception):
+    """A failure that a user can understand: what was asked, what is possible, what to do.
+
+    `param` names the field at fault, as the caller spelled it; `problems` lists every finding where there are several.
+    """
+
+    code = "internal_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, problems: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or type(self).code
+        self.problems = tuple(problems)
+
+
+class InvalidRequest(ArilError):
+    """The caller's input is wrong and stays wrong: change it."""
+
+    code = "invalid_value"
+
+
+class InvalidAdapter(InvalidRequest):
+    """An adapter that cannot be served on this base; `problems` names every tensor and field at fault."""
+
+    code = "invalid_adapter"
+
+
+class Unauthorized(ArilError):
+    """No key, or one that is not known."""
+
+    code = "invalid_api_key"
+
+
+class Forbidden(ArilError):
+    """A known key that may not do this."""
+
+    code = "permission_denied"
+
+
+class NotFound(ArilError):
+    """Nothing answers to that name (`code` says of which kind)."""
+
+    code = "not_found"
+
+
+class Conflict(ArilError):
+    """The thing exists, but not in a state that allows this."""
+
+    code = "conflict"
+
+
+class TooLarge(ArilError):
+    """More bytes than this server accepts."""
+
+    code = "too_large"
+
+
+class Unavailable(ArilError):
+    """Not now: try again."""
+
+    code = "unavailable"
+
+
+class Unsupported(ArilError):
+    """A model, format, option or device that Aril does not serve; the message lists what it does."""
+
+    code = "unsupported"
+
+
+class DoesNotFit(ArilError):
+    """Not enough memory; the message gives the bytes and the flag to turn."""
+
+    code = "does_not_fit"
+
+
+class EngineDead(Unavailable):
+    """The engine has stopped; nothing runs until the process is started again."""
+
+    code = "engine_dead"

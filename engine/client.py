@@ -1,0 +1,80 @@
+"""All that a server may ask of an engine, wherever the engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..lora.adapter import AdapterRef
+from .params import SamplingParams
+from .request import Chunk
+from .text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The served base."""
+
+    id: str
+    source: str  # what the operator named: folder, file or hub id
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+    created: int  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """How the engine stands at this moment."""
+
+    alive: bool
+    running: int
+    waiting: int
+    total_blocks: int
+    free_blocks: int  # blocks that no request holds, cached ones included
+    loaded_adapters: tuple[AdapterRef, ...]  # those that resolve to bytes in the engine's hands
+    adapter_slots_used: int
+    adapter_bytes_used: int
+    adapter_bytes_total: int
+
+
+class EngineClient(Protocol):
+    """The engine as the faces see it. Every method may be called from the event loop; none blocks it."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def text(self) -> Text: ...
+
+    @property
+    def default_params(self) -> dict[str, object]:
+        """SamplingParams fields that generation_config.json sets (temperature, top_p, ...); a request's own win."""
+
+    def generate(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        adapter: AdapterRef | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[Chunk]:
+        """Chunks of all `params.n` choices, until each has finished.
+
+        Raises InvalidRequest before the first chunk (prompt empty, too long, token outside the vocabulary, adapter not
+        loaded) and EngineDead. Closing the iterator early aborts the request.
+        """
+
+    async def abort(self, request_id: str) -> None: ...
+
+    async def load_adapter(self, ref: AdapterRef, *, pinned: bool = False) -> None:
+        """Make `ref` usable; its bytes must be in the store. Raises InvalidAdapter or NotFound."""
+
+    async def unload_adapter(self, ref: AdapterRef) -> None:
+        """Stop taking requests for `ref`, wait for the last running one, free its memory. Unknown refs are fine."""
+
+    def status(self) -> EngineStatus: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,89 @@
+"""What a caller may ask of one generation: sampling and stop rules, checked once, immutable afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..core.errors import InvalidRequest
+
+MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. Names, defaults and meanings are vLLM's and OpenAI's.
+
+    `logprobs=k` returns the chosen token's log-probability and the k most likely ones, of the distribution before
+    temperature, penalties and truncation; `prompt_logprobs=k` the same for each prompt token.
+    `max_tokens=None` means up to the end of the context.
+    Raises InvalidRequest, naming the field, for a value out of range.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: all
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    max_tokens: int | None = 16
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for name, low, high in _RANGES:
+            _check_range(name, getattr(self, name), low, high)
+        if any(not text for text in self.stop):
+            raise InvalidRequest("stop: an empty string would stop at once; leave it out", param="stop")
+        for token, bias in self.logit_bias.items():
+            _check_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens={self.min_tokens} is over max_tokens={self.max_tokens}", param="min_tokens"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < 1e-5 or self.top_k == 1
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, 128),
+    ("temperature", 0.0, 2.0),
+    ("top_p", 1e-9, 1.0),
+    ("top_k", -1, math.inf),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 1e-9, 100.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("min_tokens", 0, math.inf),
+    ("max_tokens", 1, math.inf),
+    ("seed", -MAX_SEED, MAX_SEED),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if not (low <= value <= high):  # also false for NaN
+        shown = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+        raise InvalidRequest(f"{name}={value} is out of range; it goes {shown}", param=name.split("[", maxsplit=1)[0])

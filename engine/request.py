@@ -1,0 +1,83 @@
+"""One request inside the engine, and the chunks that come out of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..lora.adapter import AdapterRef
+from .params import SamplingParams
+
+
+class Status(enum.Enum):
+    """Where a request stands. A preempted one waits again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the token itself, its rank (1 = most likely), and the most likely ones."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: Mapping[int, float]  # token id -> log-probability, most likely first
+
+
+@dataclass(slots=True)
+class Request:
+    """The state of one sequence. The scheduler owns it; nobody else writes it.
+
+    There is no prefill phase: `num_computed` catches up with `num_tokens` (prompt, output and drafts).
+    """
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    adapter: AdapterRef | None = None
+    priority: int = 0  # lower runs earlier, as in vLLM
+    index: int = 0  # which of the `n` choices this is
+    parent: str | None = None  # id of the sibling whose prompt blocks this one shares
+    arrival: int = 0  # order of arrival, set by the queue
+    status: Status = Status.WAITING
+    output: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_cached: int = 0  # prompt tokens found in the prefix cache when first scheduled
+    draft: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+    def token_ids(self) -> list[int]:
+        """Prompt and output together."""
+        return self.prompt + self.output
+
+
+@dataclass(slots=True)
+class Chunk:
+    """News of one choice of a request, as a client receives it.
+
+    `text` is what became certain since the last chunk, `token_ids` the tokens taken since then; they need not
+    correspond one to one. `finish_reason` is None until the last chunk: stop, length, abort or error.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    text: str = ""
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # first chunk only; None at position 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_prompt: int = 0
+    num_cached: int = 0
+    num_output: int = 0  # output tokens of this choice so far
+    error: Exception | None = None  # with finish_reason "error": why this request, alone, failed

@@ -1,0 +1,58 @@
+"""The scheduler's word to the runner, and the runner's answer: plain data that can be pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..lora.adapter import AdapterRef
+from .params import SamplingParams
+from .request import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A request that the runner has not met, or meets again after a preemption."""
+
+    id: str
+    token_ids: list[int]  # prompt and, after a preemption, the output so far
+    num_prompt: int
+    params: SamplingParams
+    index: int  # which of the n choices
+    slot: int  # adapter slot; 0 = no adapter
+    blocks: tuple[int, ...]  # all cache blocks held so far
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one request does in one step: compute tokens start .. start + length."""
+
+    id: str
+    start: int
+    length: int
+    new_blocks: tuple[int, ...] = ()  # appended to the blocks that the runner knows
+    samples: bool = False  # whether a next token is drawn after the row's last token
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass over all scheduled rows."""
+
+    new: list[NewRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)  # requests to forget: finished, aborted or preempted
+    loads: list[tuple[int, AdapterRef]] = field(default_factory=list)  # adapters to put into slots before the pass
+    copies: list[tuple[int, int]] = field(default_factory=list)  # copy on write: from, to
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)  # id -> (index in its blocks, new block id)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one row brought back."""
+
+    token_ids: list[int]  # drawn tokens; empty for a row that does not sample
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # for the prompt tokens this row computed, when asked for
+    error: Exception | None = None  # this row alone failed
+
+
+StepResult = dict[str, Sampled]  # by request id
