@@ -1,0 +1,20 @@
+# Each target sets up what it needs first (scripts/setup.sh), and is quick the second time.
+.PHONY: demo serve test setup setup-dev
+
+demo: setup
+	.venv/bin/aril demo
+
+serve: setup
+	.venv/bin/aril serve demo
+
+test: setup-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	MYPYPATH=.venv/src .venv/bin/mypy
+	.venv/bin/pytest
+
+setup:
+	@sh scripts/setup.sh run
+
+setup-dev:
+	@sh scripts/setup.sh dev
