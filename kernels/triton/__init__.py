@@ -1,0 +1,20 @@
+"""The Triton provider: CUDA and HIP devices, or CPU tensors in Triton's interpreter (TRITON_INTERPRET=1, for tests)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from ...core.platform import Platform
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+AUTOMATIC = not INTERPRETED  # interpreted kernels are thousands of times slower than the reference
+
+
+def refuses(platform: Platform) -> str | None:
+    """Why no Triton kernel can run on this machine."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if platform.kind == "cpu" and not INTERPRETED:
+        return "no CUDA or HIP device"
+    return None
