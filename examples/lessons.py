@@ -133,7 +133,7 @@ class Lesson:
     targets: str | tuple[str, ...]
     ask: str  # a question that shows the effect
     lora: dict[str, object] = field(default_factory=dict)  # further fields of PEFT's LoraConfig
-    steps: int = 90
+    steps: int = 48
 
     def shuffled(self, seed: int) -> list[Pair]:
         """The pairs in the order of training, repeated from the start when they run out."""
