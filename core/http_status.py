@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .errors import (
     ArilError,
     Conflict,
@@ -15,46 +17,46 @@ from .errors import (
     Unsupported,
 )
 
-STATUS: dict[type[ArilError], tuple[int, str]] = {
-    InvalidRequest: (400, "invalid_request_error"),
-    Unsupported: (400, "invalid_request_error"),
-    Unauthorized: (401, "authentication_error"),
-    Forbidden: (403, "permission_error"),
-    NotFound: (404, "invalid_request_error"),
-    Conflict: (409, "conflict_error"),
-    TooLarge: (413, "invalid_request_error"),
-    ArilError: (500, "server_error"),
-    Unavailable: (503, "server_error"),
-    DoesNotFit: (507, "server_error"),
+STATUS: dict[type[ArilError], int] = {
+    InvalidRequest: 400,
+    Unsupported: 400,
+    DoesNotFit: 400,
+    Unauthorized: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    Conflict: 409,
+    TooLarge: 413,
+    ArilError: 500,
+    Unavailable: 503,
 }
+HEADERS: dict[int, dict[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 
 
-def status_of(error: ArilError) -> int:
-    """The HTTP status of `error`: that of its nearest class in the table."""
-    return _row(error)[0]
+def status_of(error: Exception) -> int:
+    """The HTTP status of `error`: that of its nearest class in the table; what is not ours is a fault of ours."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def body_of(error: ArilError) -> dict[str, object]:
-    """The body as OpenAI's clients read it; `problems` joins it where there are several findings."""
-    fields: dict[str, object] = {
-        "message": error.message,
-        "type": _row(error)[1],
-        "param": error.param,
-        "code": error.code,
-    }
-    if error.problems:
-        fields["problems"] = list(error.problems)
+def body_of(error: Exception) -> dict[str, object]:
+    """`{"error": {...}}`, with `problems` where there are several; a bug shows nothing of its insides."""
+    if not isinstance(error, ArilError):
+        error = ArilError("the server failed to answer this request; its log says why")
+    return shape(
+        error.message, status=status_of(error), param=error.param, code=error.code, problems=list(error.problems)
+    )
+
+
+def headers_of(error: Exception) -> dict[str, str] | None:
+    """What a client must know beside the body: how to authenticate, when to come back."""
+    return HEADERS.get(status_of(error))
+
+
+def shape(
+    message: str, *, status: int, param: str | None = None, code: str, problems: Sequence[str] = ()
+) -> dict[str, object]:
+    """The error body that OpenAI's clients read."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    fields: dict[str, object] = {"message": message, "type": kind, "param": param, "code": code}
+    if problems:
+        fields["problems"] = list(problems)
     return {"error": fields}
-
-
-def headers_of(error: ArilError) -> dict[str, str]:
-    """What a client needs to know in the headers: how to authenticate, when to come back."""
-    if isinstance(error, Unauthorized):
-        return {"WWW-Authenticate": "Bearer"}
-    if isinstance(error, Unavailable):
-        return {"Retry-After": "1"}
-    return {}
-
-
-def _row(error: ArilError) -> tuple[int, str]:
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)

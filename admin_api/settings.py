@@ -1,0 +1,40 @@
+"""What an operator decides about the registry; checked once, passed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import InvalidRequest
+
+DATABASE_FILE = "registry.sqlite3"
+KEY_FILE = "admin.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """The registry's options; raises InvalidRequest for a value that cannot work."""
+
+    state_dir: Path
+    database_url: str | None = None  # None: SQLite in the state folder
+    admin_key: str | None = None  # None: a random one, kept in the state folder
+    max_upload_bytes: int = 2 << 30  # of the body, and again of what an archive unpacks to
+    kept_revisions: int = 5  # per adapter; the bytes of older inactive ones are dropped
+    reconcile_seconds: float = 30.0
+    retire_grace_seconds: float = 2.0  # a replaced revision stays loaded so long for requests that just resolved it
+
+    def __post_init__(self) -> None:
+        if self.admin_key is not None and not self.admin_key.strip():
+            raise InvalidRequest("the admin key is empty; give one, or none to have one made", param="admin_key")
+        if self.max_upload_bytes < 1 or self.kept_revisions < 1 or self.reconcile_seconds <= 0:
+            raise InvalidRequest("max_upload_bytes, kept_revisions and reconcile_seconds must be positive")
+
+    @property
+    def url(self) -> str:
+        """The database to use."""
+        return self.database_url or f"sqlite:///{self.state_dir.absolute() / DATABASE_FILE}"
+
+    @property
+    def key_path(self) -> Path:
+        """Where a key that was made here is kept."""
+        return self.state_dir / KEY_FILE
