@@ -1,0 +1,139 @@
+"""Rules on logits: bias, masks and penalties, in the one order in which they apply.
+
+A rule touches only the tokens it speaks of, of all its rows at once; rows that ask for no rule cost nothing. What comes
+after (temperature and truncation) is `draw`'s. The order and the meanings are vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .params import SamplingParams
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+class History:
+    """How often each token stands in a row's output, and which stand in its prompt; one token costs O(1)."""
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        distinct = np.unique(np.asarray(prompt, np.int64))
+        self._size = len(distinct)
+        self._ids: Ints = np.resize(distinct, max(64, 2 * self._size))
+        self._counts: Floats = np.zeros(len(self._ids), np.float32)
+        self._at = {int(token): at for at, token in enumerate(distinct)}
+        for token in output:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """One more output token."""
+        at = self._at.setdefault(token, self._size)
+        if at == self._size:
+            self._grow(token)
+        self._counts[at] += 1
+
+    @property
+    def ids(self) -> Ints:
+        """The distinct tokens."""
+        return self._ids[: self._size]
+
+    @property
+    def counts(self) -> Floats:
+        """How often each of `ids` stands in the output; 0 for a token of the prompt alone."""
+        return self._counts[: self._size]
+
+    def _grow(self, token: int) -> None:
+        if self._size == len(self._ids):
+            self._ids = np.resize(self._ids, 2 * self._size)
+            self._counts = np.concatenate([self._counts, np.zeros(self._size, np.float32)])
+        self._ids[self._size] = token
+        self._size += 1
+
+
+@dataclass(slots=True)
+class RuledRow:
+    """What the rules know of one row. `num_output` and `history` move on with `took`."""
+
+    params: SamplingParams
+    history: History | None  # None: no penalty asks for it
+    enders: Ints  # the tokens that may end the text: end of sequence and stop ids
+    num_output: int
+
+    @classmethod
+    def of(cls, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], eos: Sequence[int]) -> RuledRow:
+        """`eos`: end-of-sequence ids of the model; they end no text of a request that ignores them."""
+        history = None
+        if params.repetition_penalty != 1.0:
+            history = History(prompt, output)
+        elif params.presence_penalty or params.frequency_penalty:
+            history = History((), output)
+        enders = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+        return cls(params, history, np.asarray(sorted(enders), np.int64), len(output))
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether any rule applies to the next token."""
+        params = self.params
+        return bool(params.logit_bias) or self.history is not None or self.num_output < params.min_tokens
+
+    def took(self, token: int) -> None:
+        """One more output token."""
+        self.num_output += 1
+        if self.history is not None:
+            self.history.add(token)
+
+
+Ruled = Sequence[tuple[int, RuledRow]]  # row of the logits, and what it asks
+
+
+def apply_rules(logits: Tensor, rows: Ruled) -> None:
+    """Change `logits` [S, vocab] in place by every rule, in order."""
+    for rule in (mask_enders, add_bias, penalise):
+        rule(logits, rows)
+
+
+def mask_enders(logits: Tensor, rows: Ruled) -> None:
+    """Before `min_tokens`, no token may end the text."""
+    masked = [(at, row.enders) for at, row in rows if row.num_output < row.params.min_tokens]
+    if masked:
+        logits[_places(logits, masked)] = -torch.inf
+
+
+def add_bias(logits: Tensor, rows: Ruled) -> None:
+    """`logit_bias`: added to the tokens it names."""
+    biased = [(at, row.params.logit_bias) for at, row in rows if row.params.logit_bias]
+    if biased:
+        places = _places(logits, [(at, np.fromiter(bias, np.int64)) for at, bias in biased])
+        values = np.concatenate([np.fromiter(bias.values(), np.float32) for _, bias in biased])
+        logits[places] += _on(logits, values)
+
+
+def penalise(logits: Tensor, rows: Ruled) -> None:
+    """Repetition (prompt and output; divides or multiplies), then frequency and presence (output; subtract)."""
+    past = [(at, row.history, row.params) for at, row in rows if row.history is not None]
+    if not past:
+        return
+    places = _places(logits, [(at, history.ids) for at, history, _ in past])
+    counts = _on(logits, np.concatenate([history.counts for _, history, _ in past]))
+    each = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for _, _, p in past]
+    spread = np.repeat(np.asarray(each, np.float32), [len(history.ids) for _, history, _ in past], axis=0)
+    repetition, frequency, presence = _on(logits, np.ascontiguousarray(spread.T))
+    values = logits[places]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    logits[places] = values - frequency * counts - presence * (counts > 0)
+
+
+def _places(logits: Tensor, tokens: Sequence[tuple[int, Ints]]) -> tuple[Tensor, Tensor]:
+    """Row and column of every token, ready to index `logits`."""
+    rows = np.repeat(np.asarray([at for at, _ in tokens], np.int64), [len(ids) for _, ids in tokens])
+    return _on(logits, rows), _on(logits, np.concatenate([ids for _, ids in tokens]))
+
+
+def _on(logits: Tensor, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
+    return torch.from_numpy(array).to(logits.device, non_blocking=True)

@@ -1,0 +1,139 @@
+"""Logits to tokens, for all rows of a step at once; and their log-probabilities where asked for.
+
+It owns what sampling remembers of each request: noise and rules. A row whose logits are broken fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import ArilError
+from .draw import Noise, draw
+from .logits import Ints, RuledRow, apply_rules
+from .params import SamplingParams
+from .request import TokenLogprobs
+from .step import NewRow, Sampled, StepResult
+
+PROMPT_CHUNK = 64  # prompt positions whose log-probabilities are worked out at a time; bounds the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one row wants of the logits of this step."""
+
+    id: str
+    sample_at: int | None  # row of the logits to draw the next token from
+    prompt_at: int = 0  # row of the logits that predicts the first of `prompt_tokens`
+    prompt_tokens: Ints | None = None  # prompt tokens whose log-probabilities are wanted
+    from_start: bool = False  # whether the row began with the first token, which nothing predicts
+
+
+@dataclass(slots=True)
+class _Voice:
+    """One request as the sampler knows it."""
+
+    params: SamplingParams
+    noise: Noise
+    rules: RuledRow
+    position: int  # of the next token in the sequence
+
+    def took(self, token: int) -> None:
+        self.position += 1
+        self.rules.took(token)
+
+
+class Sampler:
+    """Draws the next tokens. `admit` a request before its first row, `forget` it after the last."""
+
+    def __init__(self, eos_token_ids: Sequence[int]) -> None:
+        self._eos = tuple(eos_token_ids)
+        self._voices: dict[str, _Voice] = {}
+
+    def admit(self, new: NewRow) -> None:
+        """Meet a request, perhaps again after a preemption."""
+        prompt, output = new.token_ids[: new.num_prompt], new.token_ids[new.num_prompt :]
+        rules = RuledRow.of(new.params, prompt, output, self._eos)
+        noise = Noise(new.params.seed or 0, new.index)
+        self._voices[new.id] = _Voice(new.params, noise, rules, len(new.token_ids))
+
+    def forget(self, request_id: str) -> None:
+        """Drop all that is known of a request."""
+        self._voices.pop(request_id, None)
+
+    def sample(self, logits: Tensor, wanted: Sequence[Wanted]) -> StepResult:
+        """The answer of every row of `wanted`. `logits` [S, vocab] float32 are used up."""
+        prompts = {w.id: self._prompt_logprobs(logits, w) for w in wanted if w.prompt_tokens is not None}
+        drawing = [(w.sample_at, w.id, self._voices[w.id]) for w in wanted if w.sample_at is not None]
+        answers = {w.id: Sampled([], prompt_logprobs=prompts.get(w.id)) for w in wanted}
+        if not drawing:
+            return answers
+        rows = torch.tensor([at for at, _, _ in drawing], device=logits.device)
+        chosen = logits if len(drawing) == len(logits) else logits[rows]
+        voices = [voice for _, _, voice in drawing]
+        finite, tokens, logprobs = self._draw(chosen, voices)
+        for at, (_, id_, voice) in enumerate(drawing):
+            if not finite[at]:
+                answers[id_] = Sampled([], error=ArilError("the model's output for this request is not finite"))
+                continue
+            voice.took(tokens[at])
+            answers[id_] = Sampled([tokens[at]], logprobs=logprobs.get(at), prompt_logprobs=prompts.get(id_))
+        return answers
+
+    def _draw(
+        self, logits: Tensor, voices: Sequence[_Voice]
+    ) -> tuple[list[bool], list[int], dict[int, list[TokenLogprobs]]]:
+        """Whether each row is sound, its token, and its log-probabilities where asked for, by row."""
+        peak, tokens = logits.max(dim=-1)  # a NaN anywhere makes the maximum NaN
+        finite = peak.isfinite()
+        sound = finite.tolist()
+        if not all(sound):
+            logits[~finite] = 0.0  # so that the other rows can be drawn as always
+        asking = [at for at, voice in enumerate(voices) if voice.params.logprobs is not None]
+        raw = torch.log_softmax(_rows(logits, asking), dim=-1) if asking else None
+        ruled = [at for at, voice in enumerate(voices) if voice.rules.has_rules]
+        if ruled:
+            apply_rules(logits, [(at, voices[at].rules) for at in ruled])
+            tokens = logits.max(dim=-1).indices
+        drawn = [at for at, voice in enumerate(voices) if not voice.params.greedy]
+        if drawn:
+            mine = [voices[at] for at in drawn]
+            uniforms = [voice.noise.at(voice.position) for voice in mine]
+            tokens[drawn] = draw(_rows(logits, drawn), [voice.params for voice in mine], uniforms)
+        logprobs: dict[int, list[TokenLogprobs]] = {}
+        if raw is not None:
+            counts = [voices[at].params.logprobs or 0 for at in asking]
+            found = token_logprobs(raw, tokens[asking], counts)
+            logprobs = {at: [one] for at, one in zip(asking, found, strict=True)}
+        return sound, tokens.tolist(), logprobs
+
+    def _prompt_logprobs(self, logits: Tensor, row: Wanted) -> list[TokenLogprobs | None]:
+        """For the prompt tokens that this row computed; None for the first, which nothing predicts."""
+        assert row.prompt_tokens is not None
+        count = self._voices[row.id].params.prompt_logprobs or 0
+        found: list[TokenLogprobs | None] = [None] if row.from_start else []
+        for at in range(0, len(row.prompt_tokens), PROMPT_CHUNK):
+            tokens = row.prompt_tokens[at : at + PROMPT_CHUNK]
+            first = row.prompt_at + at
+            raw = torch.log_softmax(logits[first : first + len(tokens)], dim=-1)
+            found += token_logprobs(raw, torch.from_numpy(tokens).to(raw.device), [count] * len(tokens))
+        return found
+
+
+def token_logprobs(raw: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[TokenLogprobs]:
+    """For each row of log-probabilities `raw` [n, vocab]: its token's own, its rank, and the `counts[i]` highest."""
+    own = raw.gather(-1, tokens[:, None])  # [n, 1]
+    rank = (raw > own).sum(-1, keepdim=True) + 1
+    top = raw.topk(min(max(counts), raw.shape[1]), dim=-1)
+    best = zip(counts, top.indices.tolist(), top.values.tolist(), strict=True)
+    tops = [dict(zip(ids[:count], values[:count], strict=True)) for count, ids, values in best]
+    columns = zip(tokens.tolist(), own[:, 0].tolist(), rank[:, 0].tolist(), tops, strict=True)
+    return [TokenLogprobs(*column) for column in columns]
+
+
+def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:
+    return logits if len(rows) == len(logits) else logits[torch.from_numpy(np.asarray(rows)).to(logits.device)]
