@@ -28,7 +28,7 @@ class TokenLogprobs:
     top: Mapping[int, float]  # token id -> log-probability, most likely first
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """The state of one sequence. The scheduler owns it; nobody else writes it.
 
@@ -42,23 +42,51 @@ class Request:
     priority: int = 0  # lower runs earlier, as in vLLM
     index: int = 0  # which of the `n` choices this is
     parent: str | None = None  # id of the sibling whose prompt blocks this one shares
-    arrival: int = 0  # order of arrival, set by the queue
+    arrival: int = 0  # order of arrival, set by the scheduler
     status: Status = Status.WAITING
     output: list[int] = field(default_factory=list)
     num_computed: int = 0
     num_cached: int = 0  # prompt tokens found in the prefix cache when first scheduled
+    num_preemptions: int = 0
     draft: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)  # names of its full blocks' content, as far as asked for
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # gathered until the first chunk
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+    @property
+    def client_id(self) -> str:
+        """The id under which a client knows it and its siblings."""
+        return self.parent or self.id
 
     @property
     def num_tokens(self) -> int:
         """Tokens of prompt and output."""
         return len(self.prompt) + len(self.output)
 
+    @property
+    def num_missing(self) -> int:
+        """Tokens whose KV is still to be computed; 1 while it decodes."""
+        return len(self.prompt) + len(self.output) - self.num_computed
+
     def token_ids(self) -> list[int]:
         """Prompt and output together."""
         return self.prompt + self.output
+
+    def tokens_between(self, start: int, end: int) -> list[int]:
+        """Tokens start .. end of prompt and output, without copying the rest."""
+        border = len(self.prompt)
+        if end <= border:
+            return self.prompt[start:end]
+        return self.prompt[start:] + self.output[max(start - border, 0) : end - border]
+
+    def choices(self) -> list[Request]:
+        """Itself and, for n > 1, the siblings that share its prompt."""
+        siblings = (
+            Request(f"{self.id}#{at}", self.prompt, self.params, self.adapter, self.priority, index=at, parent=self.id)
+            for at in range(1, self.params.n)
+        )
+        return [self, *siblings]
 
 
 @dataclass(slots=True)

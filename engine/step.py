@@ -19,7 +19,7 @@ class NewRow:
     params: SamplingParams
     index: int  # which of the n choices
     slot: int  # adapter slot; 0 = no adapter
-    blocks: tuple[int, ...]  # all cache blocks held so far
+    blocks: tuple[int, ...]  # all cache blocks held, those of this step included
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass over all scheduled rows."""
+    """One forward pass over all scheduled rows.
+
+    The runner forgets `gone` before it meets `new` (an id may be in both), makes all `copies` before the pass writes
+    (no block is both read and written by them), and takes the blocks of `new` as they are: `new_blocks` and `moved`
+    speak of the others. A step without rows still has its `gone` and `loads` to do.
+    """
 
     new: list[NewRow] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)

@@ -1,0 +1,123 @@
+"""Queue: who waits, and who is next: priority, then a fair share for each adapter, then arrival.
+
+Fairness counts computed tokens. Each adapter (the base counts as one) has a meter of what it was served, and the least
+served goes first. An adapter that comes back starts at the clock, a virtual time that grows by an equal share of all
+service: it cannot save up for later, and newcomers cannot hold back for ever those who came before them (weighted fair
+queueing: Demers, Keshav and Shenker 1989; for language models: Sheng et al., OSDI 2024).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from .request import Request
+
+# So many requests with adapters may pass one whose adapter finds no room. Then they wait until it has found some: a few
+# steps' worth of admissions, so that an adapter on its way from the disk (tens of milliseconds) holds nobody up.
+PATIENCE = 32
+BASE = ""  # stands where an adapter has its digest
+
+
+class _Lane:
+    """Requests of one priority and one adapter, in order."""
+
+    def __init__(self) -> None:
+        self.requests: OrderedDict[str, Request] = OrderedDict()
+        self.num_passed = 0  # requests with adapters that went first because the head's adapter had no room
+
+    def head(self) -> Request:
+        """Who is next in this lane; an empty lane is not kept."""
+        return next(iter(self.requests.values()))
+
+
+_Key = tuple[int, str]  # of a lane: priority, digest
+
+
+class Queue:
+    """Owner of the waiting requests and of the meters."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[_Key, _Lane] = {}
+        self._meters: dict[_Key, float] = {}
+        self._clock = 0.0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def push(self, request: Request) -> None:
+        """Behind the others of its lane."""
+        self._open_lane(_key(request)).requests[request.id] = request
+        self._size += 1
+
+    def push_front(self, request: Request) -> None:
+        """Before the others of its lane."""
+        self.push(request)
+        self._lanes[_key(request)].requests.move_to_end(request.id, last=False)
+
+    def remove(self, request: Request) -> None:
+        """It waits no longer: it runs, or it has ended."""
+        key = _key(request)
+        lane = self._lanes[key]
+        if lane.head() is request:
+            lane.num_passed = 0
+        del lane.requests[request.id]
+        self._size -= 1
+        if not lane.requests:
+            del self._lanes[key]
+
+    def charge(self, request: Request, num_tokens: int) -> None:
+        """Count tokens that are computed for `request` on the meter of its lane."""
+        key = _key(request)
+        self._meters[key] = self._meters.get(key, self._clock) + num_tokens
+        self._clock += num_tokens / max(len(self._lanes), 1)
+
+    def offer(self, *, adapters_run: bool) -> Iterator[Request]:
+        """The heads of the lanes, the most deserving first, and the next of a lane whose head the caller has removed.
+
+        A head that stays is passed, with its lane. But after PATIENCE of them no requests with adapters pass it any
+        more while `adapters_run`, so that running ones end and make room.
+        """
+        ranked = [self._rank(key) for key in self._lanes]
+        heapify(ranked)
+        passed: list[_Lane] = []
+        closed = False
+        while ranked:
+            *_, key = heappop(ranked)
+            lane = self._lanes[key]
+            head = lane.head()
+            if closed and head.adapter:
+                continue
+            yield head
+            if lane.requests and lane.head() is head:
+                if not adapters_run:
+                    lane.num_passed = 0  # all the room there is was free: it waits for something else
+                passed.append(lane)
+                closed = closed or lane.num_passed >= PATIENCE
+                continue
+            if head.adapter:
+                for other in passed:
+                    other.num_passed += 1
+            if lane.requests:
+                heappush(ranked, self._rank(key))
+
+    def _rank(self, key: _Key) -> tuple[int, float, int, _Key]:
+        return key[0], self._meters[key], self._lanes[key].head().arrival, key
+
+    def _open_lane(self, key: _Key) -> _Lane:
+        if key not in self._lanes:
+            self._forget_old_meters()
+            self._meters[key] = max(self._meters.get(key, 0.0), self._clock)
+            self._lanes[key] = _Lane()
+        return self._lanes[key]
+
+    def _forget_old_meters(self) -> None:
+        """A meter behind the clock says nothing once its lane is empty."""
+        if len(self._meters) > 2 * len(self._lanes) + 64:
+            self._meters = {k: m for k, m in self._meters.items() if m > self._clock or k in self._lanes}
+
+
+def _key(request: Request) -> _Key:
+    return request.priority, request.adapter.digest if request.adapter else BASE

@@ -1,0 +1,34 @@
+"""When a request ends by its tokens: what it was asked to stop at, or a length. Stop strings are the detokenizer's."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a request is over, in the words a client reads."""
+
+    reason: str  # stop, length, abort or error
+    stop_reason: int | str | None = None  # the stop token or string, when it was one that the client named
+
+
+END_OF_SEQUENCE = Ending("stop")
+LENGTH = Ending("length")
+
+
+def ending(request: Request, *, eos_token_ids: Set[int], max_model_len: int) -> Ending | None:
+    """How the newest output token ends `request`; None when it goes on."""
+    params, num_output = request.params, len(request.output)
+    if num_output >= params.min_tokens:
+        token = request.output[-1]
+        if token in eos_token_ids and not params.ignore_eos:
+            return END_OF_SEQUENCE
+        if token in params.stop_token_ids:
+            return Ending("stop", token)
+    if num_output == params.max_tokens or request.num_tokens >= max_model_len:
+        return LENGTH
+    return None
