@@ -36,6 +36,7 @@ class Case:
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     untouched: Sequence[int] = ()  # rows of the first argument that must keep their bits
+    large: bool = False  # of serving size: too slow for an interpreter; what a compile test compiles
 
 
 class Inputs:

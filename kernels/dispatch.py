@@ -51,7 +51,7 @@ class Impl(Generic[P, R]):
 
 
 class Op(Generic[P, R]):
-    """A numeric function with a reference and, where the machine has them, faster providers; called like the function."""
+    """A numeric function with a reference and, where the machine has them, faster providers."""
 
     def __init__(self, reference: Callable[P, R]) -> None:
         functools.update_wrapper(self, reference)
@@ -59,8 +59,9 @@ class Op(Generic[P, R]):
         self.file = reference.__module__.rpartition(".")[2]
         self.case_maker: CaseMaker | None = None
         self.tolerances = Tolerances()
+        self.seen: Callable[[R], object] = lambda result: result
         self._reference: Impl[P, R] = Impl(REFERENCE, reference)
-        self._impls: dict[str, Impl[P, R]] = {}
+        self.impls: dict[str, Impl[P, R]] = {}
         self._refused: dict[str, str] = {}
         self._order: tuple[Impl[P, R], ...] = ()  # what a call asks, first to last; empty = not looked for yet
 
@@ -77,18 +78,23 @@ class Op(Generic[P, R]):
 
         def register(run: Callable[P, R]) -> Callable[P, R]:
             self._check_parameters(run)
-            if provider in self._impls:
+            if provider in self.impls:
                 raise TypeError(f"{self.name} has two implementations by {provider!r}")
-            self._impls[provider] = Impl(provider, run, when, needs)
+            self.impls[provider] = Impl(provider, run, when, needs)
             return run
 
         return register
 
-    def cases(self, tolerances: Tolerances) -> Callable[[CaseMaker], CaseMaker]:
-        """Declare the inputs on which every provider must agree with the reference, and how closely."""
+    def cases(
+        self, tolerances: Tolerances, *, seen: Callable[[R], object] | None = None
+    ) -> Callable[[CaseMaker], CaseMaker]:
+        """Declare the inputs on which every provider must agree with the reference, and how closely.
+
+        `seen` makes a tensor of a result that is none.
+        """
 
         def declare(maker: CaseMaker) -> CaseMaker:
-            self.case_maker, self.tolerances = maker, tolerances
+            self.case_maker, self.tolerances, self.seen = maker, tolerances, seen or self.seen
             return maker
 
         return declare
@@ -101,7 +107,7 @@ class Op(Generic[P, R]):
     def providers(self) -> tuple[str, ...]:
         """Who can run here, the reference last."""
         self._look()
-        return (*sorted(self._impls), REFERENCE)
+        return (*sorted(self.impls), REFERENCE)
 
     @contextmanager
     def force(self, provider: str) -> Iterator[None]:
@@ -109,7 +115,7 @@ class Op(Generic[P, R]):
         if provider not in self.providers():
             raise Unsupported(f"no provider {provider!r} of {self.name} here; {explain(self)}")
         before = self._order
-        self._order = (self._reference if provider == REFERENCE else self._impls[provider],)
+        self._order = (self._reference if provider == REFERENCE else self.impls[provider],)
         try:
             yield
         finally:
@@ -119,7 +125,7 @@ class Op(Generic[P, R]):
         """Every provider and why it does not run these arguments (None = it could)."""
         self._look()
         reasons: dict[str, str | None] = dict(self._refused)
-        for impl in self._impls.values():
+        for impl in self.impls.values():
             accepted = impl.when is None or impl.when(*args, **kwargs)
             reasons[impl.provider] = None if accepted else f"needs {impl.needs or 'other arguments'}"
         return reasons | {REFERENCE: None}
@@ -130,7 +136,7 @@ class Op(Generic[P, R]):
                 reason = self._load(name)
                 if reason is not None:
                     self._refused[name] = reason
-            chosen = [self._impls[name] for name in sorted(self._impls) if _is_automatic(name)]
+            chosen = [self.impls[name] for name in sorted(self.impls) if is_automatic(name)]
             self._order = (*chosen, self._reference)
         return self._order
 
@@ -147,7 +153,7 @@ class Op(Generic[P, R]):
         except Unsupported as error:
             log.warning(event("kernel_provider_refused", op=self.name, provider=provider, reason=error.message))
             return error.message
-        return None if provider in self._impls else f"{self.file}.py does not implement it"
+        return None if provider in self.impls else f"{self.file}.py does not implement it"
 
     def _check_parameters(self, run: Callable[P, R]) -> None:
         ours, theirs = _parameters(self.reference), _parameters(run)
@@ -186,7 +192,7 @@ def explain(target: Op[..., R] | str, *args: object, **kwargs: object) -> str:
 def _told(provider: str, reason: str | None) -> str:
     if reason is not None:
         return reason
-    return "runs" if provider == REFERENCE or _is_automatic(provider) else "runs when forced"
+    return "runs" if provider == REFERENCE or is_automatic(provider) else "runs when forced"
 
 
 def _parameters(run: Callable[..., object]) -> list[str]:
@@ -210,5 +216,6 @@ def _refusal(provider: str) -> str | None:
 
 
 @functools.cache
-def _is_automatic(provider: str) -> bool:
+def is_automatic(provider: str) -> bool:
+    """Whether the provider is chosen without being forced."""
     return bool(getattr(_package(provider), "AUTOMATIC", True))

@@ -28,11 +28,12 @@ def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Te
 
 @rms_norm.cases(Tolerances())
 def _rms_norm_cases(make: Inputs) -> Iterator[Case]:
-    for shape in ((1, 64), (3, 576), (2, 3, 40)):
-        yield Case(f"{shape}", (make.normal(*shape), make.normal(shape[-1]), 1e-5))
+    for *shape, size in ((1, 64), (3, 576), (2, 3, 40), (64, 4096)):
+        yield Case(f"{shape} {size}", (make.normal(*shape, size), make.normal(size), 1e-5), large=size == 4096)
 
 
 @add_rms_norm_.cases(Tolerances())
 def _add_rms_norm_cases(make: Inputs) -> Iterator[Case]:
-    for shape in ((1, 64), (3, 576)):
-        yield Case(f"{shape}", (make.normal(*shape), make.normal(*shape), make.normal(shape[-1]), 1e-6))
+    for rows, size in ((1, 64), (3, 576), (64, 4096)):
+        args = (make.normal(rows, size), make.normal(rows, size), make.normal(size), 1e-6)
+        yield Case(f"{rows} {size}", args, large=size == 4096)
