@@ -59,7 +59,6 @@ class Op(Generic[P, R]):
         self.file = reference.__module__.rpartition(".")[2]
         self.case_maker: CaseMaker | None = None
         self.tolerances = Tolerances()
-        self.seen: Callable[[R], object] = lambda result: result
         self._reference: Impl[P, R] = Impl(REFERENCE, reference)
         self.impls: dict[str, Impl[P, R]] = {}
         self._refused: dict[str, str] = {}
@@ -85,16 +84,11 @@ class Op(Generic[P, R]):
 
         return register
 
-    def cases(
-        self, tolerances: Tolerances, *, seen: Callable[[R], object] | None = None
-    ) -> Callable[[CaseMaker], CaseMaker]:
-        """Declare the inputs on which every provider must agree with the reference, and how closely.
-
-        `seen` makes a tensor of a result that is none.
-        """
+    def cases(self, tolerances: Tolerances) -> Callable[[CaseMaker], CaseMaker]:
+        """Declare the inputs on which every provider must agree with the reference, and how closely."""
 
         def declare(maker: CaseMaker) -> CaseMaker:
-            self.case_maker, self.tolerances, self.seen = maker, tolerances, seen or self.seen
+            self.case_maker, self.tolerances = maker, tolerances
             return maker
 
         return declare
