@@ -1,0 +1,213 @@
+// Vectors, bfloat16 and threads for the CPU kernels. One source serves every instruction set: the compiler flags decide how
+// wide a vector is, and build.py picks the flags of the machine that runs. Nothing here knows what is computed.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+namespace aril {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;   // floats in a vector
+constexpr int MR = 12;  // rows of a register tile: MR x 2 accumulators, two weights and a broadcast fit the register file
+#elif defined(__AVX2__)
+constexpr int W = 8;
+constexpr int MR = 6;
+#else
+constexpr int W = 4;
+constexpr int MR = 4;
+#endif
+constexpr int NR = 2 * W;  // columns of a register tile, and of a panel
+
+#define ARIL_INLINE inline __attribute__((always_inline))
+
+using bf16 = uint16_t;
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));
+typedef uint16_t vh __attribute__((vector_size(W * 2)));
+
+enum Dtype : int { F32 = 0, BF16 = 1 };
+
+// ---- loads and stores: always unaligned, always through memcpy, which compiles to one move
+
+ARIL_INLINE vf splat(float value) { return value - vf{}; }
+
+ARIL_INLINE vf load(const float* p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+ARIL_INLINE vf load(const bf16* p) {
+    vh h;
+    memcpy(&h, p, sizeof h);
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+ARIL_INLINE void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
+
+// Round to nearest even; a NaN stays a (quiet) NaN.
+ARIL_INLINE void store(bf16* p, vf v) {
+    const vu bits = (vu)v;
+    const vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    const vu is_number = (vu)(v == v);
+    const vu kept = (rounded & is_number) | ((bits | 0x400000) & ~is_number);
+    const vh h = __builtin_convertvector(kept >> 16, vh);
+    memcpy(p, &h, sizeof h);
+}
+
+ARIL_INLINE float get(const float* p) { return *p; }
+
+ARIL_INLINE float get(const bf16* p) {
+    const uint32_t bits = uint32_t(*p) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+ARIL_INLINE void put(float* p, float value) { *p = value; }
+
+ARIL_INLINE void put(bf16* p, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    *p = value == value ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits | 0x400000) >> 16;
+}
+
+// What a value becomes when it is stored as T and read again.
+template <class T>
+ARIL_INLINE vf rounded(vf v) {
+    if (sizeof(T) == sizeof(float)) return v;
+    bf16 kept[W];
+    store(kept, v);
+    return load(kept);
+}
+
+template <class T>
+ARIL_INLINE float rounded(float value) {
+    T kept;
+    put(&kept, value);
+    return get(&kept);
+}
+
+// Adjacent pairs of bf16 as two vectors: the even ones and the odd ones.
+ARIL_INLINE void load_pairs(const bf16* p, vf& even, vf& odd) {
+    vu pairs;
+    memcpy(&pairs, p, sizeof pairs);
+    even = (vf)(pairs << 16);
+    odd = (vf)(pairs & 0xffff0000u);
+}
+
+// ---- arithmetic
+
+ARIL_INLINE float sum(vf v) {
+    float lanes[W];
+    store(lanes, v);
+    for (int half = W / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+ARIL_INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+
+ARIL_INLINE vf max(vf a, vf b) { return select(a > b, a, b); }
+
+// exp to about 1 ulp: 2^n * p(r) with the Cephes polynomial; underflows to 0, overflows to inf.
+ARIL_INLINE vf exp(vf x) {
+    const vf low = splat(-104.0f), high = splat(88.8f);
+    const vf clipped = select(x > high, high, select(x < low, low, x));
+    const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest whole number
+    const vf n = (clipped * 1.44269504088896341f + magic) - magic;
+    const vf r = (clipped - n * 0.693359375f) + n * 2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    // 2^n in two halves, for n reaches past the exponents of one float.
+    const vi whole = __builtin_convertvector(n, vi), half = whole >> 1;
+    const vf scaled = p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+    return select(x == x, scaled, x);
+}
+
+template <class To, class From>
+ARIL_INLINE void copy(To* to, const From* from, int64_t count) {
+    int64_t i = 0;
+    for (; i + W <= count; i += W) store(to + i, load(from + i));
+    for (; i < count; i++) put(to + i, get(from + i));
+}
+
+// ---- memory and threads
+
+// A buffer that grows and is kept; each user has its own per thread.
+class Scratch {
+public:
+    ~Scratch() { free(data_); }
+    float* get(int64_t count) {
+        if (count > count_) {
+            free(data_);
+            count_ = count;
+            data_ = static_cast<float*>(aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64));
+        }
+        return data_;
+    }
+
+private:
+    float* data_ = nullptr;
+    int64_t count_ = 0;
+};
+
+}  // namespace aril
+
+// The two entries that GCC itself calls for `omp parallel`; libgomp, libomp and libiomp5 all have them. Naming them here makes
+// any C++ compiler use the one OpenMP runtime that torch has already loaded, whatever the compiler would have linked.
+extern "C" {
+void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+void GOMP_barrier(void);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+}
+
+namespace aril {
+
+// body(thread, threads) on up to `threads` threads of torch's pool. A call of one thread costs nothing.
+template <class Body>
+void parallel(int threads, Body body) {
+#if defined(ARIL_SERIAL)
+    body(0, 1);
+#else
+    if (threads <= 1) return body(0, 1);
+    GOMP_parallel([](void* data) { (*static_cast<Body*>(data))(omp_get_thread_num(), omp_get_num_threads()); }, &body,
+                  unsigned(threads), 0);
+#endif
+}
+
+inline void barrier(int threads) {
+#if !defined(ARIL_SERIAL)
+    if (threads > 1) GOMP_barrier();
+#endif
+}
+
+// The share of `count` things that falls to one thread.
+struct Range {
+    int64_t begin, end;
+    Range(int64_t count, int64_t part, int64_t parts) : begin(count * part / parts), end(count * (part + 1) / parts) {}
+};
+
+// Threads worth waking for this many elementary operations. A parallel region costs some 3 us, in which one core does
+// about 20k vector operations.
+inline int worth(int64_t threads, double operations) {
+    return int(std::max(1.0, std::min(double(threads), operations / 30e3)));
+}
+
+}  // namespace aril

@@ -1,0 +1,63 @@
+// The register tile that matmul and attention share: up to MR rows of x times one panel of NR columns.
+//
+// Every element of the result is ONE chain of fused multiply-adds over k in rising order, whatever the shape around it.
+// Cutting k into blocks continues the chain from the stored float32, so a row gives the same bits alone and in any batch.
+#pragma once
+
+#include "common.h"
+
+namespace aril {
+
+// One row of a panel as two vectors. A float32 panel holds the columns in order; a bf16 panel holds column i and column
+// W + i side by side, so that a shift and a mask make float32 of them.
+ARIL_INLINE void load_row(const float* p, vf& low, vf& high) {
+    low = load(p);
+    high = load(p + W);
+}
+
+ARIL_INLINE void load_row(const bf16* p, vf& low, vf& high) { load_pairs(p, low, high); }
+
+template <int M, class T>
+void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k, bool onto) {
+    vf low[M], high[M];
+    for (int m = 0; m < M; m++) {
+        low[m] = onto ? load(c + m * c_stride) : vf{};
+        high[m] = onto ? load(c + m * c_stride + W) : vf{};
+    }
+    for (int64_t i = 0; i < k; i++) {
+        vf w_low, w_high;
+        load_row(panel + i * NR, w_low, w_high);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) {
+            const vf value = splat(x[m * x_stride + i]);
+            low[m] += value * w_low;
+            high[m] += value * w_high;
+        }
+    }
+    for (int m = 0; m < M; m++) {
+        store(c + m * c_stride, low[m]);
+        store(c + m * c_stride + W, high[m]);
+    }
+}
+
+template <int M, class T>
+ARIL_INLINE void tile_of(int rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
+                         bool onto) {
+    if constexpr (M > 1)
+        if (rows < M) return tile_of<M - 1>(rows, c, c_stride, x, x_stride, panel, k, onto);
+    tile<M>(c, c_stride, x, x_stride, panel, k, onto);
+}
+
+// c[rows, NR] = (or continues with) x[rows, k] times the panel; the rows are cut evenly into tiles of at most MR.
+template <class T>
+void panel_product(int64_t rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
+                   bool onto) {
+    const int64_t tiles = (rows + MR - 1) / MR;
+    for (int64_t t = 0; t < tiles; t++) {
+        const Range part(rows, t, tiles);
+        tile_of<MR>(int(part.end - part.begin), c + part.begin * c_stride, c_stride, x + part.begin * x_stride, x_stride, panel,
+                    k, onto);
+    }
+}
+
+}  // namespace aril

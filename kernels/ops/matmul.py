@@ -1,0 +1,118 @@
+"""x times the transpose of a plain weight, which is packed once at load into the layout that its device reads fastest.
+
+Layouts of a weight [N, K]:
+rows    data [N, K], as it came.
+panels  data [ceil(N / P), K, P]: P outputs side by side, the last panel filled up with zeros. A float32 panel holds its
+        outputs in order; in a half type output i stands beside output P / 2 + i, so that a shift and a mask make two
+        float32 vectors of one load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear as torch_linear
+from torch.nn.functional import pad
+
+from ..cases import Case, Inputs, Tolerances
+from ..dispatch import op
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix [n, k] in some layout; `pack` makes it, the functions of this file read it."""
+
+    data: Tensor
+    layout: str
+    n: int
+    k: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its numbers."""
+        return self.data.dtype
+
+
+@op
+def linear(x: Tensor, weight: Weight) -> Tensor:
+    """x[T, K] times the transposed weight: [T, N] in x's dtype, accumulated in float32."""
+    return torch_linear(x, unpack(weight))
+
+
+Packer = Callable[[Tensor], Weight | None]
+_packers: dict[str, Packer] = {}  # by provider of linear
+
+
+def packer(provider: str) -> Callable[[Packer], Packer]:
+    """Register the layout that `provider` multiplies by; its answer None leaves a matrix as it is."""
+
+    def register(make: Packer) -> Packer:
+        _packers[provider] = make
+        return make
+
+    return register
+
+
+def pack(w: Tensor) -> Weight:
+    """The Weight of `w` [N, K], in the layout of the provider that will multiply by it."""
+    for provider in linear.providers():
+        weight = _packers[provider](w) if provider in _packers else None
+        if weight is not None:
+            return weight
+    return Weight(w, "rows", *w.shape)
+
+
+def pack_panels(w: Tensor, width: int) -> Weight:
+    """The Weight of `w` [N, K] in panels of `width` outputs; an even number."""
+    n, k = w.shape
+    filled = pad(w, (0, 0, 0, -n % width))
+    if w.dtype == torch.float32:
+        data = filled.view(-1, width, k).transpose(1, 2)
+    else:
+        data = filled.view(-1, 2, width // 2, k).permute(0, 3, 2, 1).reshape(-1, k, width)
+    return Weight(data.contiguous(), "panels", n, k)
+
+
+def unpack(weight: Weight) -> Tensor:
+    """The matrix [N, K] of a Weight; a view where its layout is rows."""
+    if weight.layout == "rows":
+        return weight.data
+    return _outputs_first(weight).reshape(-1, weight.k)[: weight.n]
+
+
+def rows_of(weight: Weight, ids: Tensor) -> Tensor:
+    """Rows `ids` [T] int64 of the matrix: [T, K]. The look-up of an embedding that is tied to a head."""
+    if weight.layout == "rows":
+        return weight.data[ids]
+    width = weight.data.shape[2]
+    panel, row = ids // width, ids % width
+    return _outputs_first(weight)[panel, row // (width // 2), row % (width // 2)]
+
+
+def _outputs_first(weight: Weight) -> Tensor:
+    """Panels seen as [panel, half of it, output in the half, k]."""
+    panels, k, width = weight.data.shape
+    if weight.dtype == torch.float32:
+        return weight.data.view(panels, k, 2, width // 2).permute(0, 2, 3, 1)
+    return weight.data.view(panels, k, width // 2, 2).permute(0, 3, 2, 1)
+
+
+@linear.cases(Tolerances(float32=1e-4))
+def _cases(make: Inputs) -> Iterator[Case]:
+    for label, rows, n, k, large in (
+        ("one row", 1, 96, 64, False),
+        ("odd sizes", 7, 50, 33, False),
+        ("one output", 3, 1, 40, False),
+        ("no rows", 0, 32, 16, False),
+        ("k in blocks", 29, 72, 2100, False),
+        ("SmolLM2 gate and up", 16, 3072, 576, True),
+        ("prefill", 300, 576, 1536, True),
+    ):
+        w = make.normal(n, k, scale=k**-0.5)
+        yield Case(label, (make.normal(rows, k), pack(w)), large=large)
+        yield Case(f"{label}, as it came", (make.normal(rows, k), Weight(w, "rows", n, k)), large=large)
+    fused = make.normal(5, 3, 48)
+    yield Case("rows that stand apart", (fused[:, 1], pack(make.normal(40, 48, scale=0.1))))
