@@ -1,0 +1,60 @@
+"""The command `aril`: finds the sub-commands in commands/, runs one, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from .commands._command import Command
+from .core.errors import ArilError, InvalidRequest
+from .core.registry import Registry
+
+DEBUG = "ARIL_DEBUG"  # set to anything to see where an unexpected error came from
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `aril ARGV...`: 0 when all went well, 2 for wrong usage, 1 for any other failure."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.command.run(args)
+    except ArilError as error:
+        _complain(error.message, *error.problems)
+        return 2 if isinstance(error, InvalidRequest) else 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+        return 1
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        _complain(f"unexpected {type(error).__name__}: {error} (set {DEBUG}=1 to see where)")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aril", description="Serve one base language model with very many LoRA adapters."
+    )
+    commands: Registry[Command] = Registry("command", f"{__package__}.commands")
+    choices = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in commands.names():
+        command = commands[name]
+        sub = choices.add_parser(name, help=command.summary, description=command.summary)
+        command.add_arguments(sub)
+        sub.set_defaults(command=command)
+    return parser
+
+
+def _complain(message: str, *problems: str) -> None:
+    print(f"aril: {message}", file=sys.stderr)
+    for problem in problems:
+        print(f"  - {problem}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

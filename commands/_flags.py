@@ -1,0 +1,69 @@
+"""Flags that several commands share. Those of the engine are made from the fields of EngineConfig, and only there named."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from ..engine.config import EngineConfig, parse_switch
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """`MODEL`, and a flag for each choice about the engine."""
+    group = parser.add_argument_group("engine")
+    for each in fields(EngineConfig):
+        if each.metadata["flag"] == each.name:
+            parser.add_argument(each.name, metavar=each.name.upper(), help=each.metadata["help"])
+        else:
+            group.add_argument(each.metadata["flag"], dest=each.name, **_shape(each))
+
+
+def engine_config(args: argparse.Namespace, **fixed: object) -> EngineConfig:
+    """The config of parsed flags; `fixed` fields win. Raises InvalidRequest naming the flag."""
+    given = {each.name: getattr(args, each.name, None) for each in fields(EngineConfig)} | fixed
+    return EngineConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+def add_url_flags(parser: argparse.ArgumentParser) -> None:
+    """Where a running server is."""
+    parser.add_argument("--url", default=os.environ.get("ARIL_URL", DEFAULT_URL), help=f"the server ({DEFAULT_URL})")
+
+
+def add_api_key(parser: argparse.ArgumentParser) -> None:
+    """The key of /v1."""
+    parser.add_argument("--api-key", default=os.environ.get("ARIL_API_KEY"), help="key of /v1 (or ARIL_API_KEY)")
+
+
+def add_state_dir(parser: argparse.ArgumentParser) -> None:
+    """Where the registry of a model lives."""
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        default=os.environ.get("ARIL_STATE_DIR"),
+        help="folder of the registry: database, adapter files, admin key (or ARIL_STATE_DIR; "
+        "by default ~/.local/state/aril/MODEL)",
+    )
+
+
+def state_dir(given: Path | None, model: str) -> Path:
+    """The state folder in force; each base has one of its own, since an adapter belongs to its base."""
+    if given is not None:
+        return Path(given)
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "aril" / re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+
+
+def _shape(each: Field[Any]) -> dict[str, Any]:
+    """How argparse shows a field. Its text is read by the config, so that errors sound alike everywhere."""
+    facts, default = each.metadata, each.default
+    if facts["parse"] is parse_switch:
+        return {"help": facts["help"], "action": argparse.BooleanOptionalAction, "default": None}
+    shown = "" if default is None else f" ({default})"
+    metavar = "|".join(map(str, facts["choices"])) if facts["choices"] and len(facts["choices"]) < 5 else None
+    return {"help": facts["help"] + shown, "metavar": metavar or each.name.rsplit("_", 1)[-1].upper()}

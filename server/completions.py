@@ -1,0 +1,115 @@
+"""POST /v1/completions: one or many prompts, continued as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from ..engine.request import Chunk, TokenLogprobs
+from . import prompts, sampling
+from .body import describes, reads
+from .deps import Face, FaceDep
+from .generation import Choice, Collected, Generation, Usage, new_id
+from .logprobs import CompletionLogprobs, Speller, of_prompt
+from .schemas import CompletionRequest, StreamOptions
+from .sse import EventStream, event, unless_gone
+from .unsupported import COMPLETIONS, refuse
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
+async def completions(
+    request: Request, face: FaceDep, body: Annotated[CompletionRequest, Depends(reads(CompletionRequest))]
+) -> Response:
+    """Continue each prompt, on the base or on an adapter."""
+    return await unless_gone(request, _begin(face, body))
+
+
+async def _begin(face: Face, body: CompletionRequest) -> Response:
+    refuse(body.unknown, COMPLETIONS)
+    sampling.check_stream(body)
+    adapter = await face.catalog.resolve(body.model)
+    encoded = await prompts.of_prompt(face.engine, body.prompt, add_special_tokens=body.add_special_tokens)
+    params = [sampling.of_completion(body, face.engine, len(prompt)) for prompt in encoded]
+    work = Generation(new_id("cmpl"), body.model, encoded, params, adapter, body.priority)
+    view = CompletionView(body, work, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
+    if body.stream:
+        return EventStream(view.events(face))
+    return JSONResponse(view.whole(await Collected.of(work.run(face.engine))))
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionView:
+    """One completion answer as its client sees it, whole or piece by piece."""
+
+    body: CompletionRequest
+    work: Generation
+    speller: Speller
+    lists: dict[int, CompletionLogprobs] = field(default_factory=dict)  # by choice: how far its text has come
+
+    def whole(self, found: Collected) -> dict[str, Any]:
+        """The text_completion object."""
+        choices = [
+            self._piece(at, index, choice, found.prompt_logprobs.get(at)) for at, index, choice in found.sorted()
+        ]
+        usage = found.usage.shown(output=not sampling.scores_only(self.body))
+        return {**self.work.head("text_completion"), "choices": choices, "usage": usage, "system_fingerprint": None}
+
+    async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
+        """The text_completion events."""
+        options = self.body.stream_options or StreamOptions()
+        head, found, output = self.work.head("text_completion"), Collected(), not sampling.scores_only(self.body)
+        async with aclosing(self.work.run(face.engine)) as stream:
+            async for prompt_at, chunk in stream:
+                is_first = found.note(prompt_at, chunk)
+                if is_first or chunk.text or chunk.logprobs or chunk.finish_reason or self.body.return_token_ids:
+                    piece = self._piece(prompt_at, chunk.index, chunk, found.prompt_logprobs.get(prompt_at))
+                    payload = {**head, "choices": [piece]}
+                    if options.include_usage:
+                        payload["usage"] = found.usage.shown(output=output) if options.continuous_usage_stats else None
+                    yield event(payload)
+        if options.include_usage:
+            yield event({**head, "choices": [], "usage": found.usage.shown(output=output)})
+
+    def _piece(
+        self, prompt_at: int, index: int, news: Choice | Chunk, scored: Sequence[TokenLogprobs | None] | None
+    ) -> dict[str, Any]:
+        """All of one choice, or its next part; the first part of an echoing one begins with the prompt."""
+        at = prompt_at * self.work.n + index
+        is_first = at not in self.lists
+        lists = self.lists.setdefault(at, CompletionLogprobs(self.speller, self.body.logprobs or 0))
+        prompt = list(self.work.prompts[prompt_at])
+        text, token_ids, logprobs = self._output(news)
+        if self.body.echo and is_first:
+            text, token_ids, logprobs = self._echo(prompt_at) + text, prompt + token_ids, [*(scored or ()), *logprobs]
+        shown = {
+            "index": at,
+            "text": text,
+            "logprobs": None if self.body.logprobs is None else lists.take(logprobs, token_ids),
+            "finish_reason": news.finish_reason,
+            "stop_reason": news.stop_reason,
+        }
+        if self.body.prompt_logprobs is not None:
+            shown["prompt_logprobs"] = of_prompt(scored, self.speller, self.body.prompt_logprobs)
+        if self.body.return_token_ids:
+            shown |= {"token_ids": news.token_ids, "prompt_token_ids": prompt if is_first else None}
+        return shown
+
+    def _output(self, news: Choice | Chunk) -> tuple[str, list[int], Sequence[TokenLogprobs | None]]:
+        """What follows the prompt; nothing when only the prompt was to be scored."""
+        if sampling.scores_only(self.body):
+            return "", [], ()
+        return news.text, list(news.token_ids), news.logprobs or ()
+
+    def _echo(self, prompt_at: int) -> str:
+        """The prompt as its caller wrote it; token ids are turned into text."""
+        written = prompts.texts(self.body.prompt)
+        if written is not None:
+            return written[prompt_at]
+        return self.speller.text.decode(self.work.prompts[prompt_at], self.body.skip_special_tokens is not False)

@@ -1,0 +1,57 @@
+"""Failures become answers: everything under one application, in the shape that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from ..core.errors import ArilError
+from ..core.http_status import body_of, headers_of, status_of
+from ..core.log import event, get_logger
+
+log = get_logger(__name__)
+
+CLIENT_GONE = 499  # nginx's number for a client that hung up; nobody reads it but the metrics
+CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def ours(error: Exception) -> ArilError:
+    """`error` as a client may see it: what is not ours shows nothing of its insides."""
+    if isinstance(error, ArilError):
+        return error
+    log.error(event("request_crashed", error=type(error).__name__), exc_info=error)
+    return ArilError("the server failed to answer this request; its log says why")
+
+
+def answer(error: Exception) -> JSONResponse:
+    """The response that `error` deserves."""
+    shown = ours(error)
+    if status_of(shown) >= 500:
+        log.warning(event("request_failed", code=shown.code, message=shown.message))
+    return JSONResponse(body_of(shown), status_of(shown), headers_of(shown))
+
+
+def install(app: FastAPI) -> None:
+    """Answer every failure under `app` in this shape, unknown paths and methods too."""
+    app.add_exception_handler(ArilError, _failed)
+    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(ClientDisconnect, _gone)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    return answer(error)
+
+
+async def _refused_by_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    code = CODES.get(error.status_code, "http_error")
+    fields = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": fields}, error.status_code, error.headers)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)

@@ -1,0 +1,172 @@
+"""What chat and completions do alike: start generations, merge them, add them up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ..core.errors import ArilError, Unavailable
+from ..engine.client import EngineClient
+from ..engine.params import SamplingParams
+from ..engine.request import Chunk, TokenLogprobs
+from ..lora.adapter import AdapterRef
+
+Stream = AsyncGenerator[tuple[int, Chunk], None]  # (which prompt, news of one of its choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Everything needed to answer one request: its prompts, each with its params, for one model."""
+
+    id: str
+    model: str  # as the caller named it
+    prompts: Sequence[Sequence[int]]
+    params: Sequence[SamplingParams]
+    adapter: AdapterRef | None
+    priority: int = 0
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def n(self) -> int:
+        """Choices of each prompt."""
+        return self.params[0].n
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The fields that every object of the answer begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def run(self, engine: EngineClient) -> Stream:
+        """The chunks of all prompts; closing it early aborts them."""
+        each = [
+            engine.generate(f"{self.id}-{at}", prompt, params, adapter=self.adapter, priority=self.priority)
+            for at, (prompt, params) in enumerate(zip(self.prompts, self.params, strict=True))
+        ]
+        return _checked(each[0]) if len(each) == 1 else _merged(each)
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other request has."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens so far, over all prompts and choices of a request."""
+
+    _prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _outputs: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def count(self, prompt_at: int, chunk: Chunk) -> bool:
+        """Take in what `chunk` says; whether it is the first of its choice."""
+        is_first = (prompt_at, chunk.index) not in self._outputs
+        self._prompts[prompt_at] = (chunk.num_prompt, chunk.num_cached)
+        self._outputs[prompt_at, chunk.index] = chunk.num_output
+        return is_first
+
+    def shown(self, *, output: bool = True) -> dict[str, Any]:
+        """The usage object; without `output` the tokens after the prompt do not count."""
+        num_prompt = sum(tokens for tokens, _ in self._prompts.values())
+        num_output = sum(self._outputs.values()) if output else 0
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_output,
+            "total_tokens": num_prompt + num_output,
+            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+        }
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished choice, put together from its chunks."""
+
+    parts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(self.parts)
+
+    def take(self, chunk: Chunk) -> None:
+        """Append one chunk."""
+        self.parts.append(chunk.text)
+        self.token_ids += chunk.token_ids
+        self.logprobs += chunk.logprobs or ()
+        self.finish_reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason
+
+
+@dataclass(slots=True)
+class Collected:
+    """What has come of an answer: the choices of each prompt, the scores of the prompts, and what it all cost."""
+
+    choices: dict[tuple[int, int], Choice] = field(default_factory=dict)  # (prompt, index)
+    prompt_logprobs: dict[int, list[TokenLogprobs | None]] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+
+    @classmethod
+    async def of(cls, stream: Stream) -> Collected:
+        """Read `stream` to its end."""
+        whole = cls()
+        async with aclosing(stream):
+            async for prompt_at, chunk in stream:
+                whole.note(prompt_at, chunk)
+                whole.choices.setdefault((prompt_at, chunk.index), Choice()).take(chunk)
+        return whole
+
+    def note(self, prompt_at: int, chunk: Chunk) -> bool:
+        """Take in all of a chunk but its text; whether it is the first of its choice."""
+        if chunk.prompt_logprobs is not None:
+            self.prompt_logprobs[prompt_at] = chunk.prompt_logprobs
+        return self.usage.count(prompt_at, chunk)
+
+    def sorted(self) -> list[tuple[int, int, Choice]]:
+        """(prompt, index, choice), in the order of the answer."""
+        return [(prompt_at, index, choice) for (prompt_at, index), choice in sorted(self.choices.items())]
+
+
+async def _checked(chunks: AsyncIterator[Chunk], prompt_at: int = 0) -> Stream:
+    async with aclosing(cast(AsyncGenerator[Chunk, None], chunks)):
+        async for chunk in chunks:
+            if chunk.finish_reason == "error":
+                raise chunk.error or ArilError("the engine failed on this request")
+            if chunk.finish_reason == "abort":
+                raise Unavailable("the request was aborted: the server is stopping or its adapter is being removed")
+            yield prompt_at, chunk
+
+
+async def _merged(each: Sequence[AsyncIterator[Chunk]]) -> Stream:
+    """Chunks of several generations as they come; the first failure ends them all."""
+    news: asyncio.Queue[tuple[int, Chunk] | Exception | None] = asyncio.Queue(maxsize=len(each))
+
+    async def pump(prompt_at: int, chunks: AsyncIterator[Chunk]) -> None:
+        try:
+            async for item in _checked(chunks, prompt_at):
+                await news.put(item)
+        except Exception as error:
+            await news.put(error)
+        else:
+            await news.put(None)
+
+    tasks = [asyncio.create_task(pump(at, chunks)) for at, chunks in enumerate(each)]
+    try:
+        running = len(tasks)
+        while running:
+            item = await news.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,54 @@
+"""What operators and their tools ask: alive, ready, measured, which version. Needs no key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from .. import __version__
+from ..core import metrics
+from ..core.errors import EngineDead
+from .deps import FaceDep
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(face: FaceDep) -> dict[str, Any]:
+    """200 while the engine lives; 503 when only a restart helps."""
+    if not face.engine.status().alive:
+        raise EngineDead("the engine has stopped; start the server again")
+    return {"status": "alive"}
+
+
+@router.get("/ready")
+async def ready(face: FaceDep) -> dict[str, Any]:
+    """200 when requests can be served, with how busy the engine is."""
+    status = face.engine.status()
+    if not status.alive:
+        raise EngineDead("the engine has stopped; start the server again")
+    return {
+        "status": "ready",
+        "model": face.engine.model.id,
+        "running": status.running,
+        "waiting": status.waiting,
+        "total_blocks": status.total_blocks,
+        "free_blocks": status.free_blocks,
+        "loaded_adapters": len(status.loaded_adapters),
+        "adapter_slots_used": status.adapter_slots_used,
+        "adapter_bytes_used": status.adapter_bytes_used,
+        "adapter_bytes_total": status.adapter_bytes_total,
+    }
+
+
+@router.get("/metrics")
+async def measured() -> Response:
+    """All metrics, for Prometheus."""
+    return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """The version of Aril."""
+    return {"version": __version__}

@@ -1,0 +1,116 @@
+"""What callers send becomes token ids. Tokenising takes time, so it happens on a worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..core.errors import InvalidRequest
+from ..engine.client import EngineClient
+from .schemas import Message, Prompt
+
+MAX_PROMPTS = 2048  # of one completion request
+OWN_VARIABLES = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
+)  # what chat_template_kwargs may not set: each has a field of its own, or is the operator's
+
+
+class Conversation(Protocol):
+    """The fields that a chat template needs; chat and /tokenize both have them."""
+
+    tools: list[dict[str, Any]] | None
+    documents: list[dict[str, Any]] | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool
+    chat_template_kwargs: dict[str, Any] | None
+
+
+async def of_messages(engine: EngineClient, messages: Sequence[Message], body: Conversation) -> list[int]:
+    """The prompt that the chat template makes of a conversation."""
+    if not messages:
+        raise InvalidRequest("messages: a conversation needs at least one message", param="messages")
+    variables = dict(body.chat_template_kwargs or {})
+    if taken := sorted(OWN_VARIABLES & variables.keys()):
+        raise InvalidRequest(
+            f"chat_template_kwargs: {taken[0]} is not for the template to be told here", param="chat_template_kwargs"
+        )
+    begin = body.add_generation_prompt
+    return await asyncio.to_thread(
+        engine.text.render,
+        [_plain(at, message, engine.model.id) for at, message in enumerate(messages)],
+        add_generation_prompt=not body.continue_final_message if begin is None else begin,
+        continue_final_message=body.continue_final_message,
+        tools=body.tools,
+        documents=body.documents,
+        **variables,
+    )
+
+
+async def of_prompt(engine: EngineClient, prompt: Prompt, *, add_special_tokens: bool) -> list[list[int]]:
+    """One list of token ids for each prompt of a completion request."""
+    prompts = _each(prompt)
+    if not prompts:
+        raise InvalidRequest("prompt: the list is empty", param="prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequest(f"prompt: {len(prompts)} prompts are over {MAX_PROMPTS} in one request", param="prompt")
+    return await asyncio.to_thread(_encode, engine, prompts, add_special_tokens)
+
+
+def texts(prompt: Prompt) -> list[str] | None:
+    """The prompts as the caller wrote them; None when they came as token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [p for p in prompt if isinstance(p, str)] or None
+
+
+def _each(prompt: Prompt) -> list[str] | list[list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        return [prompt]  # type: ignore[list-item]  # pydantic has checked that all of them are
+    return prompt  # type: ignore[return-value]
+
+
+def _encode(engine: EngineClient, prompts: Sequence[str | list[int]], add_special_tokens: bool) -> list[list[int]]:
+    encoded = []
+    for at, prompt in enumerate(prompts):
+        ids = engine.text.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        if not ids:
+            raise InvalidRequest(f"prompt {at} is empty: there is no token to go on from", param="prompt")
+        encoded.append(ids)
+    return encoded
+
+
+def _plain(at: int, message: Message, model: str) -> Mapping[str, Any]:
+    """A message as templates expect it: its content one string, the arguments of its tool calls objects."""
+    fields: dict[str, Any] = {"role": message.role, **message.unknown}
+    fields["content"] = _content(f"messages[{at}].content", message, model)
+    if message.tool_calls:
+        fields["tool_calls"] = message.tool_calls
+    return fields
+
+
+def _content(param: str, message: Message, model: str) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if content is None and message.tool_calls:
+        return ""
+    if isinstance(content, list):
+        return "\n".join(_part(f"{param}[{at}]", part, model) for at, part in enumerate(content))
+    raise InvalidRequest(f"{param}: expected a string or a list of parts", param=param, code="invalid_type")
+
+
+def _part(param: str, part: object, model: str) -> str:
+    """The text of one part; text models read nothing else."""
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise InvalidRequest(f"{param}: expected an object with a type", param=param, code="invalid_type")
+    if kind not in ("text", "refusal"):
+        raise InvalidRequest(f"{param}: {model} is a text model; it cannot read a part of type {kind}", param=param)
+    if not isinstance(part.get(kind), str):
+        raise InvalidRequest(f"{param}.{kind}: expected a string", param=f"{param}.{kind}", code="invalid_type")
+    return str(part[kind])

@@ -1,0 +1,120 @@
+"""A request body becomes SamplingParams, checked against this model's context and vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InvalidRequest
+from ..engine.client import EngineClient, ModelInfo
+from ..engine.params import SamplingParams
+from .schemas import ChatRequest, CompletionRequest, Sampling
+
+COMPLETION_TOKENS = 16  # OpenAI's default max_tokens of /v1/completions
+SHARED = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "max_tokens",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "seed",
+    "prompt_logprobs",
+)
+
+
+def of_chat(body: ChatRequest, engine: EngineClient, num_prompt: int) -> SamplingParams:
+    """The params of a chat request; without max_tokens the answer may fill the context."""
+    fields = _shared(body, engine.model.vocab_size)
+    if body.max_completion_tokens is not None:
+        fields["max_tokens"] = body.max_completion_tokens
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    if body.logprobs:
+        fields["logprobs"] = body.top_logprobs or 0
+    asked = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
+    _check_context(engine.model, num_prompt, fields.get("max_tokens"), params=("messages", asked))
+    return _built({"max_tokens": None, **engine.default_params, **fields}, engine.model, num_prompt)
+
+
+def of_completion(body: CompletionRequest, engine: EngineClient, num_prompt: int) -> SamplingParams:
+    """The params of one prompt of a completion request. `max_tokens` 0 with `echo` scores the prompt alone."""
+    fields = _shared(body, engine.model.vocab_size)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of is not supported: use n", param="best_of", code="unsupported_parameter")
+    if body.logprobs is not None:
+        fields["logprobs"] = body.logprobs
+        if body.echo:
+            fields["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
+    if scores_only(body):
+        fields["max_tokens"] = 1
+    _check_context(engine.model, num_prompt, fields.get("max_tokens"), params=("prompt", "max_tokens"))
+    return _built({"max_tokens": COMPLETION_TOKENS, **engine.default_params, **fields}, engine.model, num_prompt)
+
+
+def scores_only(body: CompletionRequest) -> bool:
+    """Whether the prompt is to come back with nothing after it."""
+    return bool(body.echo) and body.max_tokens == 0
+
+
+def check_stream(body: Sampling) -> None:
+    """Raises InvalidRequest for what only makes sense with, or without, a stream."""
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
+
+
+def _shared(body: Sampling, vocab_size: int) -> dict[str, Any]:
+    fields = {name: value for name in SHARED if (value := getattr(body, name)) is not None}
+    if "top_k" in fields:
+        fields["top_k"] = min(fields["top_k"], vocab_size)
+    if body.stop is not None:
+        fields["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if body.stop_token_ids is not None:
+        fields["stop_token_ids"] = tuple(_token(t, vocab_size, "stop_token_ids") for t in body.stop_token_ids)
+    if body.logit_bias is not None:
+        fields["logit_bias"] = {_token(t, vocab_size, "logit_bias"): b for t, b in body.logit_bias.items()}
+    return fields
+
+
+def _token(given: int | str, vocab_size: int, param: str) -> int:
+    try:
+        token = int(given)
+    except ValueError:
+        raise InvalidRequest(f"{param}: {given!r} is not a token id", param=param) from None
+    if not 0 <= token < vocab_size:
+        raise InvalidRequest(f"{param}: there is no token {token}; ids go from 0 to {vocab_size - 1}", param=param)
+    return token
+
+
+def _check_context(model: ModelInfo, num_prompt: int, max_tokens: int | None, *, params: tuple[str, str]) -> None:
+    """The numbers that do not add up, in OpenAI's words, so that clients which look for them find them."""
+    limit = model.max_model_len
+    start = f"This model's maximum context length is {limit} tokens. However, your {params[0]} "
+    if num_prompt >= limit:
+        text = f"resulted in {num_prompt} tokens. Please reduce the length of the {params[0]}."
+        raise InvalidRequest(start + text, param=params[0], code="context_length_exceeded")
+    if max_tokens is not None and num_prompt + max_tokens > limit:
+        text = (
+            f"has {num_prompt} tokens and {params[1]} asks for {max_tokens} more ({num_prompt + max_tokens} in all). "
+            f"Please shorten the {params[0]} or ask for at most {limit - num_prompt}."
+        )
+        raise InvalidRequest(start + text, param=params[1], code="context_length_exceeded")
+
+
+def _built(fields: Mapping[str, Any], model: ModelInfo, num_prompt: int) -> SamplingParams:
+    """A default may be cut to what the context still holds; what was asked for has been checked."""
+    room = model.max_model_len - num_prompt
+    if fields.get("min_tokens", 0) > room:
+        raise InvalidRequest(f"min_tokens: the context has room for {room} tokens", param="min_tokens")
+    if fields["max_tokens"] is not None:
+        fields = {**fields, "max_tokens": min(fields["max_tokens"], room)}
+    return SamplingParams(**fields)

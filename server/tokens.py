@@ -1,0 +1,58 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from ..core.errors import InvalidRequest
+from . import prompts
+from .body import describes, reads
+from .deps import Face, FaceDep
+from .schemas import DetokenizeRequest, TokenizeRequest
+
+router = APIRouter()
+
+
+@router.post("/tokenize", openapi_extra=describes(TokenizeRequest))
+async def tokenize(face: FaceDep, body: Annotated[TokenizeRequest, Depends(reads(TokenizeRequest))]) -> dict[str, Any]:
+    """Token ids of a text, or of a conversation as its chat template writes it."""
+    await _check_model(face, body.model)
+    ids = await _ids(face, body)
+    strings = [face.engine.text.token_text(token) for token in ids] if body.return_token_strs else None
+    return {"count": len(ids), "max_model_len": face.engine.model.max_model_len, "tokens": ids, "token_strs": strings}
+
+
+@router.post("/detokenize", openapi_extra=describes(DetokenizeRequest))
+async def detokenize(
+    face: FaceDep, body: Annotated[DetokenizeRequest, Depends(reads(DetokenizeRequest))]
+) -> dict[str, Any]:
+    """The text of token ids, special tokens included."""
+    await _check_model(face, body.model)
+    vocab_size = face.engine.model.vocab_size
+    for at, token in enumerate(body.tokens):
+        if not 0 <= token < vocab_size:
+            message = f"tokens[{at}]: there is no token {token}; ids go from 0 to {vocab_size - 1}"
+            raise InvalidRequest(message, param=f"tokens[{at}]")
+    text = await asyncio.to_thread(face.engine.text.decode, body.tokens, skip_special_tokens=False)
+    return {"prompt": text}
+
+
+async def _ids(face: Face, body: TokenizeRequest) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("send either prompt or messages", param="prompt")
+    if body.messages is not None:
+        if body.add_special_tokens:
+            raise InvalidRequest(
+                "add_special_tokens: the chat template writes the special tokens", param="add_special_tokens"
+            )
+        return await prompts.of_messages(face.engine, body.messages, body)
+    return await asyncio.to_thread(face.engine.text.encode, body.prompt or "", body.add_special_tokens is not False)
+
+
+async def _check_model(face: Face, name: str | None) -> None:
+    """All adapters share the base's tokenizer, but a name that is not served is still an error."""
+    if name is not None:
+        await face.catalog.resolve(name)

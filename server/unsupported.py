@@ -1,0 +1,74 @@
+"""Fields that would change the answer and that Aril does not serve: refused by name, never ignored.
+
+A field is allowed with the values listed beside it, which ask for what happens anyway; null is always allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InvalidRequest
+
+Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # field -> (harmless values, what to do instead)
+
+GRAMMAR = "constrained output is not served; ask for the format in the prompt"
+TOOLS = "tool calls are not served; leave it out, or send tool_choice 'none'"
+
+EVERYWHERE: Refusals = {
+    "allowed_token_ids": ((), "use logit_bias"),
+    "bad_words": (([],), "use logit_bias"),
+    "cache_salt": (("",), "cached prompts are shared between all callers of one adapter"),
+    "guided_choice": ((), GRAMMAR),
+    "guided_grammar": ((), GRAMMAR),
+    "guided_json": ((), GRAMMAR),
+    "guided_regex": ((), GRAMMAR),
+    "kv_transfer_params": ((), "one engine does prompt and output"),
+    "length_penalty": ((1.0,), "it belongs to beam search, which is not served"),
+    "logits_processors": (([],), "use logit_bias"),
+    "prompt_embeds": ((), "send text or token ids"),
+    "repetition_detection": ((), "use repetition_penalty or frequency_penalty"),
+    "response_format": (({"type": "text"},), GRAMMAR),
+    "structured_outputs": ((), GRAMMAR),
+    "thinking_token_budget": ((), "use max_tokens"),
+    "truncate_prompt_tokens": ((), "shorten the prompt; /tokenize counts it"),
+    "use_beam_search": ((False,), "use n with a temperature"),
+    "vllm_xargs": (({},), "there are no plug-ins that would read them"),
+}
+CHAT: Refusals = {
+    **EVERYWHERE,
+    "add_special_tokens": ((False,), "the chat template writes the special tokens"),
+    "audio": ((), "this is a text model"),
+    "best_of": ((1,), "use n"),
+    "chat_template": ((), "the operator sets it with --chat-template"),
+    "echo": ((False,), "the messages are known to the caller"),
+    "function_call": (("none",), TOOLS),
+    "functions": (([],), TOOLS),
+    "modalities": ((["text"],), "this is a text model"),
+    "reasoning_effort": (("none",), "put it into chat_template_kwargs when the chat template knows it"),
+    "suffix": ((), "it belongs to /v1/completions of models that fill in the middle"),
+    "verbosity": (("medium",), "ask for it in the messages"),
+    "web_search_options": ((), "the model has no tools"),
+}
+COMPLETIONS: Refusals = {
+    **EVERYWHERE,
+    "suffix": (("",), "filling in the middle is not served; put what follows into the prompt"),
+}
+
+
+def refuse(fields: Mapping[str, Any], refusals: Refusals) -> None:
+    """Raises InvalidRequest for the first of `fields` that asks for something this server does not do."""
+    for name, value in fields.items():
+        if value is None or name not in refusals:
+            continue
+        harmless, advice = refusals[name]
+        if value not in harmless:
+            raise InvalidRequest(f"{name} is not supported: {advice}", param=name, code="unsupported_parameter")
+
+
+def refuse_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None) -> None:
+    """Tools may be shown to the model; choosing them is refused."""
+    if choice not in (None, "none"):
+        raise InvalidRequest(f"tool_choice: {TOOLS}", param="tool_choice", code="unsupported_parameter")
+    if tools and choice is None:
+        raise InvalidRequest(f"tools: {TOOLS}", param="tools", code="unsupported_parameter")
