@@ -1,6 +1,6 @@
-"""How the weight of a Linear is stored: which tensors a checkpoint holds for it, along which axes, and how it multiplies.
+"""How the weight of a Linear is stored: which tensors a checkpoint holds for it, along which axes, how it multiplies.
 
-It knows shapes and dtypes, and refuses to know networks, ranks and adapters. The format says the axes, the loader slices.
+It knows shapes and dtypes, and refuses to know networks, ranks and adapters. The format says the axes, a Linear slices.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class QuantFormat(ABC):
     @classmethod
     @abstractmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> QuantFormat:
-        """Read the checkpoint's quantization_config; raises Unsupported, naming the field, for what cannot be served."""
+        """Read a checkpoint's quantization_config; raises Unsupported, naming the field, for what cannot be served."""
 
     @abstractmethod
     def linear(self, name: str, shape: LinearShape) -> LinearMethod:

@@ -49,9 +49,7 @@ class AttentionBackend(ABC):
         """Whatever `forward` needs to know of this step, made once for all layers like `spec`."""
 
     @abstractmethod
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, plan: Any, spec: AttentionSpec
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, plan: Any, spec: AttentionSpec) -> Tensor:
         """q[T, heads, D], k and v[T, kv_heads, D] -> [T, heads, D]; K and V go to the step's kv_slots first."""
 
 

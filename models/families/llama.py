@@ -46,8 +46,8 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x[T, hidden] -> [T, hidden]."""
-        fused = self.qkv(x, batch).split(self.heads.sizes, dim=-1)
-        q, k, v = (part.unflatten(-1, (-1, self.heads.size)) for part in fused)  # [T, heads, size]
+        fused = self.qkv(x, batch).view(len(x), -1, self.heads.size)  # [T, heads + 2 kv_heads, size]
+        q, k, v = fused.split_with_sizes((self.heads.num, self.heads.num_kv, self.heads.num_kv), dim=1)
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
         self.rotary(q, k, batch.positions)

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3 (dense): Llama blocks with biased q, k, v (2) or norms on them (3), windows on some layers."""
+"""Qwen2, Qwen2.5 and Qwen3 (dense): Llama blocks with biases on q, k, v (2) or norms on q, k (3); windows by layer."""
 
 from __future__ import annotations
 

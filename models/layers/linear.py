@@ -113,7 +113,9 @@ class Linear:
     def _put_bias(self, part: Part, tensor: Tensor) -> None:
         if self.bias is None:
             self.bias = torch.empty(self.out_features, dtype=self.spec.dtype, device=self.spec.device)
-        self.bias[part.start : part.start + part.size].copy_(self.ranks.shard(tensor, None if self.spec.splits_inputs else 0))
+        self.bias[part.start : part.start + part.size].copy_(
+            self.ranks.shard(tensor, None if self.spec.splits_inputs else 0)
+        )
 
 
 def _laid_out(parts: tuple[tuple[str, int], ...]) -> Iterator[Part]:

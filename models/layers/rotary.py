@@ -60,6 +60,15 @@ class RopeSpec:
         return self.max_position_embeddings
 
     @property
+    def usual(self) -> int:
+        """Positions when nobody asks for a length.
+
+        For linear and dynamic the config's own: checkpoints disagree whether it is multiplied by the factor already,
+        and dynamic is the plain rule up to there.
+        """
+        return self.max_position_embeddings if self.rule in ("linear", "dynamic") else self.longest
+
+    @property
     def factor(self) -> float:
         """How many times longer than the original the stretched texts are."""
         return float(self.parameters.get("factor") or self.max_position_embeddings / self.original)

@@ -26,7 +26,8 @@ LINES = [
     'SELECT name, count(*) FROM seeds WHERE fruit = "pomegranate" GROUP BY name;',
     '{"name": "aril", "kind": "seed", "colour": "red", "number": 613}',
     "Pack my box with five dozen liquor jugs. How vexingly quick daft zebras jump!",
-    "D\u00e9j\u00e0 vu: na\u00efve caf\u00e9, gro\u00dfe Stra\u00dfe, \u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440, \u3053\u3093\u306b\u3061\u306f\u4e16\u754c, \u4f60\u597d, \U0001f642\U0001f30d.",
+    "D\u00e9j\u00e0 vu: na\u00efve caf\u00e9, gro\u00dfe Stra\u00dfe, \u041f\u0440\u0438\u0432\u0435\u0442, "
+    "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c, \u4f60\u597d, \U0001f642\U0001f30d.",
 ]
 TINY: dict[str, Any] = {
     "vocab_size": 512,

@@ -26,9 +26,7 @@ class PagedAttention(AttentionBackend):
     def plan(self, ragged: Ragged, spec: AttentionSpec) -> Ragged:
         return ragged
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, plan: Ragged, spec: AttentionSpec
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, plan: Ragged, spec: AttentionSpec) -> Tensor:
         write_kv_(cache.k, cache.v, k, v, plan.kv_slots)
         return paged_attention(
             q,

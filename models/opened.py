@@ -1,0 +1,119 @@
+"""A model on disk, opened but not read: which network it is, its config, how it is quantised, where its tensors are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ..core.errors import NotFound, Unsupported
+from .base import Family, families
+from .checkpoint import Checkpoint, open_checkpoint
+from .gguf_file import GgufFile
+from .gguf_model import GgufCheckpoint, architecture_of, config_of
+from .source import Source
+
+# What older tools wrote beside config.json instead of into it, and who wrote it.
+QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Enough to refuse a model by name before a weight is read."""
+
+    architecture: str
+    family: Family
+    config: Any  # the transformers config
+    quantization: Mapping[str, Any] | None
+    checkpoint: Callable[[], Checkpoint]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """What ends a text, as generation_config.json says, else the config."""
+        found = self.generation_config.get("eos_token_id", getattr(self.config, "eos_token_id", None))
+        if found is None:
+            return ()
+        return (found,) if isinstance(found, int) else tuple(found)
+
+
+def open_model(source: Source, *, trust_remote_code: bool = False) -> Opened:
+    """Open `source`; raises Unsupported for an architecture that is not served, NotFound for a missing file."""
+    return _open_gguf(source.path) if source.kind == "gguf" else _open_folder(source.path, trust_remote_code)
+
+
+def family_of(architecture: str) -> Family:
+    """Who builds `architecture`; raises Unsupported with the list of those that are served."""
+    known = {name: family for family in map(families.__getitem__, families.names()) for name in family.architectures}
+    if architecture not in known:
+        raise Unsupported(
+            f"architecture {architecture} is not supported; Aril serves {', '.join(sorted(known))}", param="model"
+        )
+    return known[architecture]
+
+
+def _open_gguf(path: Path) -> Opened:
+    file = GgufFile(path)
+    architecture = architecture_of(file)
+    family = family_of(architecture)
+    return Opened(architecture, family, config_of(file), None, lambda: GgufCheckpoint(file))
+
+
+def _open_folder(folder: Path, trust_remote_code: bool) -> Opened:
+    raw = _json(folder / "config.json")
+    if raw is None:
+        raise NotFound(f"{folder} holds no config.json (and no single .gguf file)", param="model")
+    architecture = _architecture(raw, folder)
+    return Opened(
+        architecture,
+        family_of(architecture),
+        _config(folder, trust_remote_code),
+        _quantization(raw, folder),
+        lambda: open_checkpoint(folder),
+        _json(folder / "generation_config.json") or {},
+    )
+
+
+def _architecture(raw: Mapping[str, Any], folder: Path) -> str:
+    """The first of `architectures`, else what transformers takes for the model_type."""
+    if raw.get("architectures"):
+        return str(raw["architectures"][0])
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(raw.get("model_type", ""))
+    if name is None:
+        raise Unsupported(f"{folder / 'config.json'} names neither architectures nor a known model_type", param="model")
+    return str(name)
+
+
+def _config(folder: Path, trust_remote_code: bool) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers and its validators raise whatever they like
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise Unsupported(f"transformers cannot read {folder / 'config.json'}: {first_line}", param="model") from error
+
+
+def _quantization(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any] | None:
+    found = raw.get("quantization_config") or raw.get("compression_config")
+    if found:
+        return {"quant_method": "compressed-tensors", **found} if "compression_config" in raw else found
+    for name, method in QUANTIZATION_FILES.items():
+        beside = _json(folder / name)
+        if beside is not None:
+            return {"quant_method": method, **beside}
+    return None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Unsupported(f"{path} is not JSON: {error}", param="model") from error
+    if not isinstance(found, dict):
+        raise Unsupported(f"{path} holds a {type(found).__name__}, not an object", param="model")
+    return found
