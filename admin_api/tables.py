@@ -76,9 +76,10 @@ class Revision(Base):
     adapter_id: Mapped[int] = mapped_column(ForeignKey("adapters.id", ondelete="CASCADE"))
     number: Mapped[int]
     digest: Mapped[str] = mapped_column(String(64), index=True)
-    size: Mapped[int] = mapped_column(BigInteger)  # bytes
+    size: Mapped[int] = mapped_column(BigInteger)  # bytes in the store
     rank: Mapped[int]  # the largest
     target_modules: Mapped[list[str]] = mapped_column(JSON)
+    notes: Mapped[list[str]] = mapped_column(JSON)  # what a person may want to know about these bytes
     config: Mapped[dict[str, Any]] = mapped_column(JSON)  # adapter_config.json as uploaded
     state: Mapped[State] = mapped_column(
         Enum(State, native_enum=False, length=16, values_callable=lambda kind: [state.value for state in kind])
