@@ -69,6 +69,11 @@ class Request:
         """Tokens whose KV is still to be computed; 1 while it decodes."""
         return len(self.prompt) + len(self.output) - self.num_computed
 
+    @property
+    def gathers_prompt_logprobs(self) -> bool:
+        """Whether its prompt must be computed for log-probabilities not yet given out; once for all choices."""
+        return self.params.prompt_logprobs is not None and not self.output and self.index == 0
+
     def token_ids(self) -> list[int]:
         """Prompt and output together."""
         return self.prompt + self.output
