@@ -1,0 +1,159 @@
+"""What adapter_config.json says: the fields that make the numbers, and PEFT's rules of which module they speak about.
+
+Every field of PEFT's LoraConfig is read, known to be of no effect on inference, or refused by name; nothing is ignored
+in silence. It has never seen a tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .fields import Fields, refusals
+
+T = TypeVar("T")
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+PICKLED_FILE = "adapter_model.bin"
+ALL_LINEAR = "all-linear"
+# PEFT's defaults for absent fields
+DEFAULT_RANK = 8
+DEFAULT_ALPHA = 8.0
+LAYER_NUMBER = r".*?\.[^.]*\.(?P<at>\d+)\."  # the first numbered segment of a module path
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """A plain LoRA, as PEFT describes it. Module paths are those of the model it was trained on."""
+
+    rank_default: int
+    alpha_default: float
+    use_rslora: bool
+    targets: str | tuple[str, ...] | None  # regular expression, "all-linear", names; None = what the file holds
+    exclude: str | tuple[str, ...]
+    layers: tuple[int, ...]  # empty = all
+    layers_pattern: tuple[str, ...]
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
+    base: str | None  # what the adapter says it was trained on
+    document: Mapping[str, object]  # the file itself
+
+    @classmethod
+    def from_json(cls, raw: bytes, problems: list[str]) -> AdapterConfig | None:
+        """Read the file's bytes; whatever cannot be served goes to `problems`.
+
+        None where it describes no LoRA at all, so that there is nothing further to check.
+        """
+        document = _document(raw, problems)
+        if document is None:
+            return None
+        problems += refusals(document)
+        fields = Fields(document, problems)
+        config = cls(
+            rank_default=fields.rank("r", DEFAULT_RANK),
+            alpha_default=fields.number("lora_alpha", DEFAULT_ALPHA),
+            use_rslora=fields.boolean("use_rslora"),
+            targets=fields.names_or_regex("target_modules"),
+            exclude=fields.names_or_regex("exclude_modules") or (),
+            layers=fields.integers("layers_to_transform"),
+            layers_pattern=fields.regexes("layers_pattern"),
+            rank_pattern=fields.pattern("rank_pattern", Fields.rank, DEFAULT_RANK),
+            alpha_pattern=fields.pattern("alpha_pattern", Fields.number, DEFAULT_ALPHA),
+            base=fields.text("base_model_name_or_path"),
+            document=document,
+        )
+        if isinstance(config.targets, str) and (config.layers or config.layers_pattern):
+            problems.append("layers_to_transform and layers_pattern need target_modules to be a list of names")
+        return config
+
+    def adapts(self, path: str) -> bool:
+        """Whether the module at `path` is one that this adapter was trained on."""
+        if self._excludes(path):
+            return False
+        if self.targets is None:
+            return True
+        if isinstance(self.targets, str):
+            return self.targets.lower() == ALL_LINEAR or re.fullmatch(self.targets, path) is not None
+        return path in self.targets or (_ends_with(path, self.targets) and self._has_layer(path))
+
+    def rank(self, path: str) -> int:
+        """The rank at `path`."""
+        return _first_match(self.rank_pattern, path, self.rank_default)
+
+    def scale(self, path: str) -> float:
+        """What the product B A is multiplied by: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA."""
+        alpha, rank = _first_match(self.alpha_pattern, path, self.alpha_default), self.rank(path)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def canonical(self) -> bytes:
+        """The fields that make the numbers, in one spelling: the first half of what a digest is taken of."""
+        said = {
+            "r": self.rank_default,
+            "lora_alpha": self.alpha_default,
+            "use_rslora": self.use_rslora,
+            "target_modules": _sorted(self.targets),
+            "exclude_modules": _sorted(self.exclude),
+            "layers_to_transform": sorted(self.layers),
+            "layers_pattern": list(self.layers_pattern),
+            "rank_pattern": list(self.rank_pattern.items()),  # the first match wins: the order counts
+            "alpha_pattern": list(self.alpha_pattern.items()),
+        }
+        return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+
+    def _excludes(self, path: str) -> bool:
+        if isinstance(self.exclude, str):
+            return re.fullmatch(self.exclude, path) is not None
+        return path in self.exclude or _ends_with(path, self.exclude)
+
+    def _has_layer(self, path: str) -> bool:
+        if not self.layers:
+            return True
+        patterns = [rf"(?:^|.*?\.){p}\.(?P<at>\d+)\." for p in self.layers_pattern] or [LAYER_NUMBER]
+        found = next((m for p in patterns if (m := re.match(p, path))), None)
+        return found is not None and int(found["at"]) in self.layers
+
+
+def _document(raw: bytes, problems: list[str]) -> dict[str, object] | None:
+    try:
+        document = json.loads(raw)
+    except ValueError as error:
+        problems.append(f"adapter_config.json is not JSON: {error}")
+        return None
+    if not isinstance(document, dict):
+        problems.append("adapter_config.json is not a JSON object")
+        return None
+    reason = _no_lora(document)
+    if reason is not None:
+        problems.append(reason)
+        return None
+    return document
+
+
+def _no_lora(document: dict[str, object]) -> str | None:
+    kind = document.get("peft_type")
+    if kind == "LORA":
+        return None
+    if kind is not None:
+        return f"peft_type: {kind} is not supported; Aril serves LORA"
+    if "lora_parameters" in document:
+        return (
+            "this is an adapter of MLX-LM, not of PEFT (no peft_type, but lora_parameters); "
+            "convert it: transpose lora_a and lora_b, and write lora_alpha = scale * rank"
+        )
+    return "peft_type is missing; Aril serves LoRA adapters saved by PEFT (peft_type LORA)"
+
+
+def _first_match(pattern: Mapping[str, T], path: str, default: T) -> T:
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", path)), default)
+
+
+def _ends_with(path: str, names: tuple[str, ...]) -> bool:
+    return any(path.endswith(f".{name}") for name in names)
+
+
+def _sorted(names: str | tuple[str, ...] | None) -> str | list[str] | None:
+    return sorted(names) if isinstance(names, tuple) else names

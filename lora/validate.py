@@ -1,0 +1,201 @@
+"""An adapter's files against the base that is served: every problem at once, each naming the tensor or the field.
+
+The same checks stand before an upload is stored and before bytes go into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..core.errors import InvalidAdapter
+from .config import CONFIG_FILE, PICKLED_FILE, WEIGHTS_FILE, AdapterConfig
+from .delta import AdaptableLinear
+from .weights import OUTER, Pair, PairNames, TensorFile, check_shapes, pair_up, read_pair
+
+LFS_POINTER = b"version https://git-lfs"
+NUM_SHOWN = 8  # problems in the message; all of them are in `problems`
+HEADS = ("lm_head", "embed_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """What an adapter may stand on: the served base, its modules (path -> in and out features), the serving dtype."""
+
+    base: str
+    modules: Mapping[str, tuple[int, int]]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, base: str, linears: Mapping[str, AdaptableLinear], dtype: torch.dtype) -> TargetSpec:
+        """The spec of a network's Linears."""
+        modules = {part.name: (linear.in_features, part.size) for linear in linears.values() for part in linear.parts}
+        return cls(base, modules, dtype)
+
+    def kinds(self) -> list[str]:
+        """The last path parts of the modules: q_proj, down_proj and so on."""
+        return sorted({path.rsplit(".", 1)[-1] for path in self.modules})
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSummary:
+    """What a valid adapter is. `notes` are things a person may want to know that do not forbid serving it."""
+
+    rank: int  # the largest
+    target_modules: tuple[str, ...]  # kinds of modules: q_proj, ...
+    num_modules: int
+    num_parameters: int
+    size: int  # bytes in memory, in the serving dtype
+    config: Mapping[str, object]  # adapter_config.json as it is
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAdapter:
+    """An opened adapter whose names and shapes are known; `problems` grows while its numbers are read."""
+
+    file: TensorFile
+    config: AdapterConfig
+    pairs: Mapping[str, PairNames]  # by path in the served base
+    targets: TargetSpec
+    problems: list[str]
+
+    def rank(self, path: str) -> int:
+        """The rank at a module of the served base."""
+        return self.config.rank(self.pairs[path].trained_at)
+
+    def read(self, path: str) -> Pair:
+        """The numbers of one module; what is wrong with them goes to `problems`."""
+        names = self.pairs[path]
+        return read_pair(self.file, names, self.config.scale(names.trained_at), self.targets.dtype, self.problems)
+
+
+def validate(folder: Path, targets: TargetSpec) -> AdapterSummary:
+    """Check the files of `folder` down to the last number; raises InvalidAdapter with all that is wrong."""
+    with open_adapter(folder, targets) as adapter:
+        for path in adapter.pairs:
+            adapter.read(path)
+        raise_problems(adapter.problems)
+        return _summary(adapter)
+
+
+@contextmanager
+def open_adapter(folder: Path, targets: TargetSpec) -> Iterator[CheckedAdapter]:
+    """Open an adapter and check everything but its numbers.
+
+    Pairs that are wrong are left out of `pairs` and named in `problems`. Raises InvalidAdapter where the files cannot
+    be read at all.
+    """
+    problems: list[str] = []
+    config = _read_config(folder / CONFIG_FILE, problems)
+    reason = _unreadable(folder)
+    if config is None or reason is not None:
+        raise_problems([*problems, *([reason] if reason else [])])
+    assert config is not None
+    try:
+        opened = safe_open(folder / WEIGHTS_FILE, framework="pt")
+    except SafetensorError as error:
+        raise_problems([*problems, f"{WEIGHTS_FILE} is not a safetensors file: {error}"])
+    with opened as file:
+        pairs = _checked_pairs(file, config, targets, problems)
+        yield CheckedAdapter(file, config, pairs, targets, problems)
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raise InvalidAdapter when there is anything to tell."""
+    if not problems:
+        return
+    shown = "; ".join(problems[:NUM_SHOWN])
+    rest = f"; and {len(problems) - NUM_SHOWN} more" if len(problems) > NUM_SHOWN else ""
+    raise InvalidAdapter(f"this adapter cannot be served: {shown}{rest}", problems=problems)
+
+
+def _read_config(path: Path, problems: list[str]) -> AdapterConfig | None:
+    if not path.is_file():
+        problems.append(f"{path.name} is missing")
+        return None
+    return AdapterConfig.from_json(path.read_bytes(), problems)
+
+
+def _unreadable(folder: Path) -> str | None:
+    weights = folder / WEIGHTS_FILE
+    if weights.is_file():
+        with weights.open("rb") as f:
+            pointer = f.read(len(LFS_POINTER)) == LFS_POINTER
+        return f"{WEIGHTS_FILE} is a Git LFS pointer, not the weights: run `git lfs pull`" if pointer else None
+    if (folder / PICKLED_FILE).exists():
+        return f"{PICKLED_FILE} is a pickle, which can run code; save the adapter as {WEIGHTS_FILE}"
+    return f"{WEIGHTS_FILE} is missing"
+
+
+def _checked_pairs(
+    file: TensorFile, config: AdapterConfig, targets: TargetSpec, problems: list[str]
+) -> dict[str, PairNames]:
+    if not list(file.keys()):
+        problems.append(f"{WEIGHTS_FILE} holds no tensors")
+    pairs = pair_up(file.keys(), targets.modules, problems)
+    problems += _against_config(pairs, config, targets)
+    wrong: dict[str, list[str]] = {}
+    for path, names in pairs.items():
+        wrong[path] = check_shapes(file, names, targets.modules[path], config.rank(names.trained_at))
+        problems += wrong[path]
+    return {path: names for path, names in pairs.items() if not wrong[path]}
+
+
+def _against_config(pairs: dict[str, PairNames], config: AdapterConfig, targets: TargetSpec) -> list[str]:
+    """What the configuration promises and the file lacks, and the other way round."""
+    found = [
+        f"module {names.trained_at}: the file has tensors for it, but target_modules does not name it"
+        for names in pairs.values()
+        if not config.adapts(names.trained_at)
+    ]
+    if config.targets is None:
+        return found
+    bare = any(names.trained_at != path for path, names in pairs.items())
+    wanted = [p for p in targets.modules if config.adapts(p.removeprefix(OUTER) if bare else p)]
+    found += [
+        f"module {path}: target_modules names it, but the file has no pair for it"
+        for path in wanted
+        if path not in pairs
+    ]
+    found += [f"target_modules: LoRA on {name} is not supported" for name in HEADS if _names(config, name)]
+    if not wanted:
+        found.append(f"target_modules matches no module of {targets.base}; it has {', '.join(targets.kinds())}")
+    return found
+
+
+def _names(config: AdapterConfig, head: str) -> bool:
+    return isinstance(config.targets, tuple) and any(name.rsplit(".", 1)[-1] == head for name in config.targets)
+
+
+def _summary(adapter: CheckedAdapter) -> AdapterSummary:
+    targets, pairs = adapter.targets, adapter.pairs
+    num_parameters = sum(adapter.rank(path) * sum(targets.modules[path]) for path in pairs)
+    return AdapterSummary(
+        rank=max(adapter.rank(path) for path in pairs),
+        target_modules=tuple(sorted({path.rsplit(".", 1)[-1] for path in pairs})),
+        num_modules=len(pairs),
+        num_parameters=num_parameters,
+        size=num_parameters * targets.dtype.itemsize,
+        config=adapter.config.document,
+        notes=tuple(_notes(adapter)),
+    )
+
+
+def _notes(adapter: CheckedAdapter) -> Iterator[str]:
+    base, ours = adapter.config.base, adapter.targets.base
+    if base is not None and base.rstrip("/").rsplit("/", 1)[-1].lower() != ours.rsplit("/", 1)[-1].lower():
+        yield f"trained on {base}, served on {ours}: accepted because every shape matches"
+    if base is None:
+        yield "the adapter does not say which base it was trained on: accepted because every shape matches"
+    if adapter.config.targets is None:
+        yield "target_modules is not set: the modules that the file holds are adapted"
+    kinds = {path.rsplit(".", 1)[-1] for path in adapter.targets.modules}
+    names = adapter.config.targets if isinstance(adapter.config.targets, tuple) else ()
+    for name in sorted({n.rsplit(".", 1)[-1] for n in names} - kinds):
+        yield f"target_modules names {name}, which the base does not have"
