@@ -1,7 +1,7 @@
 """The life of an adapter in the registry: uploaded, activated, replaced, deleted. The one transaction story.
 
-Bytes are durable before a row names them; a row changes before a name resolves to it; a name stops resolving before the
-memory and the bytes behind it go. A crash between two of these steps leaves work for `reconcile`, never a contradiction.
+Bytes are durable before a row names them; a row changes before a name resolves to it; a name stops resolving before
+the memory and the bytes behind it go. A crash between two steps leaves work for `reconcile`, never a contradiction.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ..core.log import event, get_logger
 from ..engine.client import EngineClient
 from ..lora.adapter import AdapterRef
 from ..lora.catalog import CatalogEntry
+from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
 from ..lora.store import AdapterStore, Staged
-from ..lora.validate import CONFIG_FILE, WEIGHTS_FILE, TargetSpec
+from ..lora.validate import TargetSpec
 from . import repo
 from .catalog import AdapterCatalog
 from .checked import Facts, facts_of
@@ -87,7 +88,7 @@ class AdapterService:
         return await self.upload(name, nullcontext(files), description=description, actor="local")
 
     async def activate(self, name: str, number: int | None = None, *, actor: str = "admin") -> Adapter:
-        """Make `name` resolve to revision `number`, or to the newest. The one before serves until this one is loaded."""
+        """Make `name` resolve to revision `number`, or the newest. The one before serves until this one is loaded."""
         async with self._turns.take(name):
             entry = await self._database.run(lambda session: repo.entry(repo.chosen(session, name, number)))
             await self._activate(entry, actor)
@@ -139,14 +140,12 @@ class AdapterService:
         with contents as files:
             staged = self._store.stage(files, self._settings.max_upload_bytes)
         try:
-            return staged, facts_of(staged.folder, self._targets)
+            return staged, facts_of(staged, self._targets)
         except BaseException:
             staged.discard()
             raise
 
-    async def _keep(
-        self, name: str, staged: Staged, facts: Facts, description: str | None, actor: str
-    ) -> CatalogEntry:
+    async def _keep(self, name: str, staged: Staged, facts: Facts, description: str | None, actor: str) -> CatalogEntry:
         async with self._naming:
             digest = await asyncio.to_thread(self._store.commit, staged)
             return await self._database.run(

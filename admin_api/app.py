@@ -51,7 +51,10 @@ class Admin:
 
 
 def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, targets: TargetSpec) -> Admin:
-    """The registry of one server. Raises InvalidRequest for settings that cannot work; touches no network yet."""
+    """The registry of one server, which alone has the state folder. Touches no network yet.
+
+    Raises InvalidRequest for settings that cannot work.
+    """
     key = admin_key(settings)
     database = Database(settings.url)
     service = AdapterService(settings, database, store, engine, targets)

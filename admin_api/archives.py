@@ -1,7 +1,7 @@
 """Adapters in one archive: .zip, .tar.gz or .tgz. Members are read as streams; nothing is ever unpacked to a path.
 
-Refuses links, devices, encrypted or unknown members, paths that leave the archive, and more bytes than allowed, whatever
-the archive claims about itself.
+Refuses links, devices, encrypted members, paths that leave the archive, and more bytes than allowed, whatever the
+archive claims about itself. Which of the files an adapter needs is the store's to say.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from ..core.errors import InvalidRequest, TooLarge
-from ..lora.validate import CONFIG_FILE, WEIGHTS_FILE
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz")
-ADAPTER_FILES = (CONFIG_FILE, WEIGHTS_FILE)
-PASSED_OVER = ("README.md", ".gitattributes")  # PEFT and model hubs put these beside an adapter; they hold no numbers
+FINDER = ("__MACOSX", "._")  # what macOS puts into archives for itself
 MAX_MEMBERS = 16
 MAX_DIRECTORY = 1 << 16  # bytes of a zip's own list of members
 MAX_READ = 8 << 20  # one read; a tar header that wants more is no header
@@ -33,7 +31,7 @@ BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EO
 
 @contextmanager
 def opened(filename: str, file: BinaryIO, max_bytes: int) -> Iterator[Mapping[str, BinaryIO]]:
-    """The adapter files in an archive, by name, as streams. Raises InvalidRequest, and TooLarge beyond `max_bytes`."""
+    """The files in an archive, by name, as streams. Raises InvalidRequest, and TooLarge beyond `max_bytes`."""
     read = _zip_members if filename.lower().endswith(".zip") else _tar_members
     try:
         with read(file, max_bytes) as members:
@@ -49,7 +47,7 @@ def _zip_members(file: BinaryIO, max_bytes: int) -> Iterator[Mapping[str, Binary
         members = [member for member in archive.infolist() if not member.is_dir()]
         for member in members:
             _refuse(member.filename, _zip_problem(member))
-        chosen = _adapter_files([member.filename for member in members])
+        chosen = _by_name([member.filename for member in members])
         if sum(archive.getinfo(path).file_size for path in chosen.values()) > max_bytes:
             raise _too_large(max_bytes)
         yield {name: archive.open(path) for name, path in chosen.items()}  # type: ignore[misc]
@@ -68,11 +66,11 @@ def _tar_members(file: BinaryIO, max_bytes: int) -> Iterator[Mapping[str, Binary
                 _refuse(member.name, _tar_problem(member))
                 paths.append(member.name)
                 members[member.name] = member
-        streams = {name: archive.extractfile(members[path]) for name, path in _adapter_files(paths).items()}
+        streams = {name: archive.extractfile(members[path]) for name, path in _by_name(paths).items()}
         yield {name: stream for name, stream in streams.items() if stream is not None}  # type: ignore[misc]
 
 
-def _adapter_files(paths: list[str]) -> dict[str, str]:
+def _by_name(paths: list[str]) -> dict[str, str]:
     """File name -> path in the archive. The files may stand in one folder, nowhere deeper."""
     if len(paths) > MAX_MEMBERS:
         raise InvalidRequest(f"an archive may hold {MAX_MEMBERS} members", param="files")
@@ -80,15 +78,15 @@ def _adapter_files(paths: list[str]) -> dict[str, str]:
     folders = set()
     for path in paths:
         parts = PurePosixPath(path).parts
-        problem = _path_problem(path, parts)
-        if problem is None and parts[-1] in found:
-            problem = "is there twice"
-        _refuse(path, problem)
+        _refuse(path, _path_problem(path, parts))
+        if parts[0] == FINDER[0] or parts[-1].startswith(FINDER[1]):
+            continue
+        _refuse(path, "is there twice" if parts[-1] in found else None)
         folders.add(parts[:-1])
         found[parts[-1]] = path
     if len(folders) > 1:
         raise InvalidRequest("the files of an archive must stand side by side", param="files")
-    return {name: path for name, path in found.items() if name not in PASSED_OVER}
+    return found
 
 
 def _path_problem(path: str, parts: tuple[str, ...]) -> str | None:
@@ -96,8 +94,6 @@ def _path_problem(path: str, parts: tuple[str, ...]) -> str | None:
         return "has a path that leaves the archive"
     if len(parts) > 2:
         return "is nested too deep; the files stand at the top or in one folder"
-    if parts[-1] not in (*ADAPTER_FILES, *PASSED_OVER):
-        return f"is no file of an adapter; those are {' and '.join(ADAPTER_FILES)}"
     return None
 
 

@@ -30,9 +30,7 @@ class AdapterCatalog:
             return None
         if model in self._faults:
             raise Unavailable(f"the adapter {model!r} cannot be served: {self._faults[model]}", param="model")
-        raise NotFound(
-            f"the model {model!r} does not exist or is not active", param="model", code="model_not_found"
-        )
+        raise NotFound(f"the model {model!r} does not exist or is not active", param="model", code="model_not_found")
 
     async def list(self) -> Sequence[CatalogEntry]:
         """Every active adapter, by name."""

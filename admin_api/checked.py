@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from ..lora.validate import CONFIG_FILE, AdapterSummary, TargetSpec, validate
+from ..lora.store import Staged
+from ..lora.validate import AdapterSummary, TargetSpec, validate
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A valid adapter: its summary, adapter_config.json as uploaded, and its bytes on disk."""
+    """A valid adapter: what it is, its bytes on disk, and remarks for a person."""
 
     summary: AdapterSummary
-    config: Mapping[str, Any]
     size: int
+    notes: tuple[str, ...]
 
 
-def facts_of(folder: Path, targets: TargetSpec) -> Facts:
-    """Check the files of `folder`; raises InvalidAdapter with everything that is wrong."""
-    summary = validate(folder, targets)
-    config = json.loads((folder / CONFIG_FILE).read_bytes())
-    return Facts(summary, config, sum(file.stat().st_size for file in folder.iterdir()))
+def facts_of(staged: Staged, targets: TargetSpec) -> Facts:
+    """Check what was staged; raises InvalidAdapter with everything that is wrong."""
+    summary = validate(staged.folder, targets)
+    size = sum(file.stat().st_size for file in staged.folder.iterdir())
+    return Facts(summary, size, (*staged.notes, *summary.notes))

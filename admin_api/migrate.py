@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema, at start and by `aril db upgrade`. Safe when several processes start at once."""
+"""Brings a database to the newest schema, at start and by `aril db upgrade`; processes take turns."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, joinedload
@@ -56,13 +55,10 @@ def active_entry(session: Session, name: str) -> CatalogEntry | None:
 def entry(revision: Revision) -> CatalogEntry:
     """A revision as requests know it."""
     name = revision.adapter.name
-    created = datetime.fromtimestamp(revision.created, UTC)
-    return CatalogEntry(name, AdapterRef(name, revision.number, revision.digest), created)
+    return CatalogEntry(name, AdapterRef(name, revision.number, revision.digest), revision.created)
 
 
-def record(
-    session: Session, name: str, digest: str, facts: Facts, *, description: str | None, actor: str
-) -> Revision:
+def record(session: Session, name: str, digest: str, facts: Facts, *, description: str | None, actor: str) -> Revision:
     """The revision of `name` that has these bytes, which must be durable: a new one, or its newest if that has them."""
     owner = _find(session, name)
     if owner is None:
@@ -77,10 +73,10 @@ def record(
         number=newest.number + 1 if newest else 1,
         digest=digest,
         size=facts.size,
-        rank=max(facts.summary.ranks),
-        target_modules=list(facts.summary.targets),
-        notes=list(facts.summary.notes),
-        config=dict(facts.config),
+        rank=facts.summary.rank,
+        target_modules=list(facts.summary.target_modules),
+        notes=list(facts.notes),
+        config=dict(facts.summary.config),
         state=State.STORED,
     )
     owner.revisions.append(revision)

@@ -13,12 +13,13 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from ..core.errors import InvalidRequest, TooLarge
+from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
 from . import archives
 from .adapters import Contents
 
 TEXT_FIELDS = ("name", "description", "activate")
 FILE_FIELDS = ("files", "file")
-MAX_FILES = 4
+MAX_FILES = archives.MAX_MEMBERS
 MAX_TEXT = 1 << 16  # bytes of one text field
 OVERHEAD = 1 << 18  # text fields, part headers and boundaries beside the files
 SWITCHES = {"true": True, "1": True, "false": False, "0": False}
@@ -95,7 +96,7 @@ async def _bounded(stream: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerat
 
 def _upload(form: FormData, max_bytes: int) -> Upload:
     texts: dict[str, str] = {}
-    files: dict[str, BinaryIO] = {}
+    files: dict[str, BinaryIO | Path] = {}
     for field, value in form.multi_items():
         known, kind = (TEXT_FIELDS, texts) if isinstance(value, str) else (FILE_FIELDS, files)
         key = field if isinstance(value, str) else value.filename or ""
@@ -119,24 +120,16 @@ def _switch(texts: Mapping[str, str]) -> bool:
     return SWITCHES[text]
 
 
-def _contents(files: dict[str, BinaryIO], max_bytes: int) -> Contents:
+def _contents(files: dict[str, BinaryIO | Path], max_bytes: int) -> Contents:
     if not files:
-        wanted = f"{' and '.join(archives.ADAPTER_FILES)}, or one archive ({', '.join(archives.SUFFIXES)})"
+        wanted = f"{CONFIG_FILE} and {WEIGHTS_FILE}, or one archive of them ({', '.join(archives.SUFFIXES)})"
         raise InvalidRequest(f"no files; send {wanted} in the field 'files'", param="files")
-    packed = [name for name in files if name.lower().endswith(archives.SUFFIXES)]
-    if not packed:
-        return nullcontext(_plain(files))
-    if len(files) > 1:
-        raise InvalidRequest("an archive comes alone", param="files")
-    return archives.opened(packed[0], files[packed[0]], max_bytes)
-
-
-def _plain(files: Mapping[str, BinaryIO]) -> Mapping[str, BinaryIO | Path]:
-    for name in files:
-        if name not in archives.ADAPTER_FILES:
-            known = ", ".join(archives.ADAPTER_FILES)
-            raise InvalidRequest(f"{name[:200]!r} is no file of an adapter; possible: {known}", param="files")
-    return dict(files)
+    for name, file in files.items():
+        if name.lower().endswith(archives.SUFFIXES) and not isinstance(file, Path):
+            if len(files) > 1:
+                raise InvalidRequest("an archive comes alone", param="files")
+            return archives.opened(name, file, max_bytes)
+    return nullcontext(files)
 
 
 def _too_large(max_bytes: int) -> TooLarge:

@@ -31,6 +31,7 @@ def upgrade() -> None:
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("target_modules", sa.JSON(), nullable=False),
+        sa.Column("notes", sa.JSON(), nullable=False),
         sa.Column("config", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("created", sa.BigInteger(), nullable=False),
