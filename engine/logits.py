@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .params import SamplingParams
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 
 class History:
@@ -135,5 +137,5 @@ def _places(logits: Tensor, tokens: Sequence[tuple[int, Ints]]) -> tuple[Tensor,
     return _on(logits, rows), _on(logits, np.concatenate([ids for _, ids in tokens]))
 
 
-def _on(logits: Tensor, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
+def _on(logits: Tensor, array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array).to(logits.device, non_blocking=True)

@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 
 from ..core.errors import InvalidRequest, Unsupported
 from ..core.log import event, get_logger
-from ..models.source import Source, cache_root
+from ..models.source import Source, default_cache
 from .detokenizer import Detokenizer
 from .params import SamplingParams
 from .pieces import Pieces
@@ -130,7 +130,7 @@ def _converted(file: Path) -> Path:
     """The folder of a GGUF's tokenizer. Converting takes seconds, so it is kept, by what the file is."""
     seen = file.stat()
     key = hashlib.sha256(f"{file.resolve()}|{seen.st_size}|{seen.st_mtime_ns}".encode()).hexdigest()[:24]
-    folder = cache_root() / "tokenizers" / key
+    folder = default_cache() / "tokenizers" / key
     if not folder.is_dir():
         log.info(event("tokenizer_converted", file=file, folder=folder))
         _appear_at(folder, lambda new: _convert(file, new))

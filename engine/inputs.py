@@ -1,0 +1,168 @@
+"""What the network reads in a step, packed from what the scheduler said: one buffer, one copy to the device.
+
+RowState mirrors what the scheduler knows of a request, so that a step need not carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..models.batch import Ragged
+from .sampler import Wanted
+from .step import NewRow, Row
+
+Array = NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
+ALIGNMENT = 16  # bytes; each field starts at a multiple
+
+
+class RowState:
+    """One request as the runner knows it: its tokens, its cache blocks, its adapter's slot."""
+
+    __slots__ = ("blocks", "id", "num_blocks", "num_prompt", "num_tokens", "params", "slot", "tokens")
+
+    def __init__(self, new: NewRow) -> None:
+        self.id = new.id
+        self.params = new.params
+        self.slot = new.slot
+        self.num_prompt = new.num_prompt
+        self.tokens: NDArray[np.int64] = _with_room(np.asarray(new.token_ids, np.int64))
+        self.num_tokens = len(new.token_ids)
+        self.blocks: NDArray[np.int32] = _with_room(np.asarray(new.blocks, np.int32))
+        self.num_blocks = len(new.blocks)
+
+    def took(self, tokens: Sequence[int]) -> None:
+        """Tokens that were drawn."""
+        end = self.num_tokens + len(tokens)
+        if end > len(self.tokens):
+            self.tokens = _with_room(self.tokens)
+        self.tokens[self.num_tokens : end] = tokens
+        self.num_tokens = end
+
+    def grew(self, blocks: Sequence[int]) -> None:
+        """Blocks that were added."""
+        end = self.num_blocks + len(blocks)
+        if end > len(self.blocks):
+            self.blocks = _with_room(np.append(self.blocks[: self.num_blocks], np.asarray(blocks, np.int32)))
+        self.blocks[self.num_blocks : end] = blocks
+        self.num_blocks = end
+
+
+def _with_room(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """`array` with as much room again, and some."""
+    return np.concatenate([array, np.zeros(len(array) + 16, array.dtype)])
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """One step on the device, and what is wanted of its logits."""
+
+    tokens: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    sample_at: Tensor  # [S] int64
+    ragged: Ragged
+    slots: Array  # [T] int32: adapter slot of each token, on the host
+    wanted: list[Wanted]
+
+
+class Packer:
+    """Owner of the buffer. What it returns is overwritten by the next `pack`."""
+
+    def __init__(
+        self, *, max_tokens: int, max_rows: int, max_blocks: int, block_size: int, device: torch.device
+    ) -> None:
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        longs, ints = 4 * max_tokens, 2 * max_rows + 1 + max_rows * max_blocks
+        self._buffer = _Buffer(8 * longs + 4 * ints + 8 * ALIGNMENT, device)
+
+    def pack(self, rows: Sequence[tuple[Row, RowState]], *, width: int | None = None) -> Inputs:
+        """`rows` in the order of the batch; `width`: columns of the block table, as many as are needed by default."""
+        starts = np.asarray([row.start for row, _ in rows], np.int64)
+        lengths = np.asarray([row.length for row, _ in rows], np.int64)
+        ends = np.cumsum(lengths)
+        wanted, sample_at = _wanted(rows, (ends - lengths).tolist())
+        num_tokens, num_rows = int(ends[-1]), len(rows)
+        width = width or max(state.num_blocks for _, state in rows)
+        tokens, positions, kv_slots, at, query_start, seq_lens, table = fields = self._buffer.fields(
+            (np.int64, (num_tokens,)),
+            (np.int64, (num_tokens,)),
+            (np.int64, (num_tokens,)),
+            (np.int64, (len(sample_at),)),
+            (np.int32, (num_rows + 1,)),
+            (np.int32, (num_rows,)),
+            (np.int32, (num_rows, width)),
+        )
+        query_start[0], query_start[1:], seq_lens[:], at[:] = 0, ends, starts + lengths, sample_at
+        _copy_rows(rows, query_start.tolist(), tokens, table)
+        positions[:] = np.arange(num_tokens) + np.repeat(starts - ends + lengths, lengths)
+        block, offset = np.divmod(positions, self._block_size)
+        kv_slots[:] = table[np.repeat(np.arange(num_rows), lengths), block] * self._block_size + offset
+        sent = self._buffer.send(fields)
+        ragged = Ragged(sent[4], sent[5], sent[6], sent[2], int(lengths.max()), int(seq_lens.max()))
+        slots = np.repeat(np.asarray([state.slot for _, state in rows], np.int32), lengths)
+        return Inputs(sent[0], sent[1], sent[3], ragged, slots, wanted)
+
+
+def _copy_rows(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int], tokens: Array, table: Array) -> None:
+    table[:] = 0
+    for at, (row, state) in enumerate(rows):
+        tokens[starts[at] : starts[at + 1]] = state.tokens[row.start : row.start + row.length]
+        table[at, : state.num_blocks] = state.blocks[: state.num_blocks]
+
+
+def _wanted(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int]) -> tuple[list[Wanted], list[int]]:
+    """What each row wants of the logits, and the tokens of the batch whose logits that takes."""
+    wanted: list[Wanted] = []
+    sample_at: list[int] = []
+    for (row, state), start in zip(rows, starts, strict=True):
+        end = row.start + row.length
+        prompt_at, prompt_tokens = len(sample_at), None
+        if state.params.prompt_logprobs is not None and row.start < state.num_prompt:
+            prompt_tokens = state.tokens[row.start + 1 : min(end + 1, state.num_prompt)].copy()
+            sample_at.extend(range(start, start + len(prompt_tokens)))
+        if row.samples:
+            sample_at.append(start + row.length - 1)
+        if row.samples or prompt_tokens is not None:
+            drawn_at = len(sample_at) - 1 if row.samples else None
+            wanted.append(Wanted(state.id, drawn_at, prompt_at, prompt_tokens, row.start == 0))
+    return wanted, sample_at
+
+
+class _Buffer:
+    """Bytes on the host (pinned for a device with memory of its own) and the same bytes on the device."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._shared = device.type == "cpu"
+        self._host = torch.empty(size, dtype=torch.uint8, pin_memory=not self._shared)
+        self._device = self._host if self._shared else torch.empty(size, dtype=torch.uint8, device=device)
+        self._bytes = self._host.numpy()
+        self._ends: list[int] = []
+
+    def fields(self, *wanted: tuple[type[np.generic], tuple[int, ...]]) -> list[Array]:
+        """Arrays in the buffer, one after another, to be filled. The same shapes always lie at the same places."""
+        arrays, at, self._ends = [], 0, []
+        for dtype, shape in wanted:
+            end = at + int(np.prod(shape)) * np.dtype(dtype).itemsize
+            arrays.append(self._bytes[at:end].view(dtype).reshape(shape))
+            self._ends.append(end)
+            at = -(-end // ALIGNMENT) * ALIGNMENT
+        return arrays
+
+    def send(self, arrays: Sequence[Array]) -> list[Tensor]:
+        """The same arrays on the device, after one copy of all."""
+        if not self._shared:
+            size = self._ends[-1]
+            self._device[:size].copy_(self._host[:size], non_blocking=True)
+        return [self._on_device(array, end) for array, end in zip(arrays, self._ends, strict=True)]
+
+    def _on_device(self, array: Array, end: int) -> Tensor:
+        kind = torch.int64 if array.dtype == np.int64 else torch.int32
+        return self._device[end - array.nbytes : end].view(kind).view(array.shape)

@@ -1,0 +1,112 @@
+"""How the memory is divided: weights, adapters, working memory, and blocks of the KV cache with all the rest.
+
+Decided once at start, logged in one line. What does not fit is refused with the bytes and the flag to turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.errors import DoesNotFit
+from ..core.log import event, get_logger
+from ..core.platform import Platform
+from ..models.base import Decoder
+from .config import EngineConfig
+from .kv.tensors import block_bytes
+
+log = get_logger(__name__)
+
+CPU_SHARE = 0.4  # of the free main memory that a KV cache takes by default; other programs live there too
+CPU_MOST = 4 * 1024**3
+LOGITS_COPIES = 4  # of a step's logits that sampling holds at once: logits, probabilities, sorted, summed up
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each share, and what they are worth."""
+
+    weights: int
+    adapters: int
+    working: int
+    kv: int
+    num_blocks: int
+    max_model_len: int  # the longest request that fits, and that the model knows
+
+
+def divide(config: EngineConfig, platform: Platform, network: Decoder, *, probe: Callable[[], None]) -> Memory:
+    """Divide what is free now that weights and adapters have their place. `probe` runs the largest step once.
+
+    Raises DoesNotFit.
+    """
+    working = _working(config, platform, network, probe)
+    kv, flag = _for_kv(config, platform, working)
+    per_block = block_bytes(network.attention_specs, config.block_size)
+    wanted_len = config.max_model_len or network.spec.max_position
+    per_request = -(-wanted_len // config.block_size)
+    num_blocks = min(kv // per_block, config.max_num_seqs * per_request)
+    fits = num_blocks * config.block_size
+    if fits < (config.max_model_len or min(wanted_len, config.block_size)):
+        raise DoesNotFit(
+            f"one request of {wanted_len} tokens takes {shown(per_request * per_block)} of KV cache, and there are "
+            f"{shown(max(kv, 0))} for it (weights {shown(network.weight_bytes)}, adapters "
+            f"{shown(config.adapter_memory)}, working memory {shown(working)}): raise {flag}, or lower "
+            f"--max-model-len to {max(fits, 0)} or less",
+            param="max_model_len",
+        )
+    memory = Memory(
+        network.weight_bytes, config.adapter_memory, working, num_blocks * per_block, num_blocks, min(wanted_len, fits)
+    )
+    log.info(_line(memory))
+    return memory
+
+
+def shown(num_bytes: int) -> str:
+    """Bytes as people read them."""
+    size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.4g} {units[0]}"
+
+
+def require(platform: Platform, num_bytes: int, *, what: str, flag: str) -> None:
+    """Raise DoesNotFit when the device has not that much left."""
+    free = platform.free_memory()
+    if num_bytes > free:
+        raise DoesNotFit(f"{what} takes {shown(num_bytes)}, and {shown(free)} are free: lower {flag}")
+
+
+def _working(config: EngineConfig, platform: Platform, network: Decoder, probe: Callable[[], None]) -> int:
+    """Bytes that a step takes besides what lasts: counted on a CPU, measured where torch keeps what it has taken."""
+    logits = LOGITS_COPIES * config.max_num_seqs * network.spec.vocab_size * 4
+    if platform.kind == "cpu":
+        widest = max(linear.in_features + linear.out_features for linear in network.linears.values())
+        return logits + config.max_num_batched_tokens * (2 * widest + 4 * network.spec.hidden_size) * 4
+    before = platform.free_memory()
+    probe()
+    platform.synchronize()
+    return logits + max(0, before - platform.free_memory())
+
+
+def _for_kv(config: EngineConfig, platform: Platform, working: int) -> tuple[int, str]:
+    """Bytes for the KV cache, and the flag that turns them."""
+    free = platform.free_memory()
+    if config.kv_cache_memory is not None:
+        require(platform, config.kv_cache_memory, what="the KV cache", flag="--kv-cache-memory")
+        return config.kv_cache_memory, "--kv-cache-memory"
+    if platform.kind == "cpu":
+        return int(min(CPU_MOST, CPU_SHARE * max(0, free - working))), "--kv-cache-memory"
+    taken = platform.memory - free  # the probe's share is part of it, as torch keeps it
+    return int(platform.memory * config.gpu_memory_utilization) - taken, "--gpu-memory-utilization"
+
+
+def _line(memory: Memory) -> str:
+    return event(
+        "memory",
+        weights=shown(memory.weights),
+        adapters=shown(memory.adapters),
+        working=shown(memory.working),
+        kv_cache=shown(memory.kv),
+        blocks=memory.num_blocks,
+        longest_request=memory.max_model_len,
+    )
