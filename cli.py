@@ -1,4 +1,4 @@
-"""The command `aril`: finds the sub-commands in commands/, runs one, and turns errors into one line and an exit code."""
+"""The command `aril`: runs one of the files in commands/, and makes of any error one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `aril ARGV...`: 0 when all went well, 2 for wrong usage, 1 for any other failure."""
     args = _parser().parse_args(argv)
     try:
-        return args.command.run(args)
+        command: Command = args.command
+        return command.run(args)
     except ArilError as error:
         _complain(error.message, *error.problems)
         return 2 if isinstance(error, InvalidRequest) else 1

@@ -1,4 +1,4 @@
-"""Flags that several commands share. Those of the engine are made from the fields of EngineConfig, and only there named."""
+"""Flags that several commands share. The engine's are made from the fields of EngineConfig, named nowhere else."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,14 +39,23 @@ class Remote:
         found: list[dict[str, Any]] = self._call("GET", "/v1/models", self._api)["data"]
         return found
 
-    def chat(self, model: str, messages: Sequence[Mapping[str, str]], **params: object) -> Iterator[str]:
+    def chat(self, model: str, messages: Sequence[Mapping[str, str]], **params: object) -> Generator[str, None, None]:
         """The answer to a conversation, piece by piece. Closing the iterator aborts it."""
+        with closing(self.chat_events(model, messages, **params)) as events:
+            for event in events:
+                for choice in event["choices"]:
+                    yield choice["delta"].get("content") or ""
+
+    def chat_events(
+        self, model: str, messages: Sequence[Mapping[str, str]], **params: object
+    ) -> Generator[dict[str, Any], None, None]:
+        """The same as chat.completion.chunk objects; raises Unavailable for an error among them."""
         body = {"model": model, "messages": messages, "stream": True, **params}
-        for event in self._events("/v1/chat/completions", body):
-            if "error" in event:
-                raise Unavailable(event["error"]["message"])
-            for choice in event["choices"]:
-                yield choice["delta"].get("content") or ""
+        with closing(self._events("/v1/chat/completions", body)) as events:
+            for event in events:
+                if "error" in event:
+                    raise Unavailable(event["error"]["message"])
+                yield event
 
     def adapters(self) -> list[dict[str, Any]]:
         """Every adapter of the registry, active or not."""
@@ -89,7 +99,7 @@ class Remote:
         found: dict[str, Any] = response.json()
         return found
 
-    def _events(self, path: str, body: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+    def _events(self, path: str, body: Mapping[str, object]) -> Generator[dict[str, Any], None, None]:
         try:
             with self._http.stream("POST", self.url + path, headers=self._api, json=body) as response:
                 if response.status_code != 200:

@@ -107,11 +107,11 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
     if args.model is None:
         yield args.url, args.api_key
         return
-    from ._house import serving, temporary
+    from ._process import running
 
     print(f"starting {args.model} ...", flush=True)
-    with temporary(args.model) as options, serving(options) as house:
-        yield house.url, None
+    with running(args.model, ["--log-level", "warning"]) as server:
+        yield server.url, None
 
 
 def _params(args: argparse.Namespace) -> dict[str, object]:

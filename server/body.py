@@ -78,7 +78,8 @@ def _explained(error: ValidationError) -> InvalidRequest:
     if not param:
         return InvalidRequest("the body must be a JSON object", code="invalid_type")
     told = dict.fromkeys(f["msg"] for f in findings if _path(f["loc"]) == param)  # one for each branch of a union
-    return InvalidRequest(f"{param}: {'; or: '.join(told)}", param=param, code="invalid_type")
+    code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
+    return InvalidRequest(f"{param}: {'; or: '.join(told)}", param=param, code=code)
 
 
 def _path(location: tuple[int | str, ...]) -> str | None:

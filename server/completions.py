@@ -14,7 +14,7 @@ from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
 from .body import describes, reads
 from .deps import Face, FaceDep
-from .generation import Choice, Collected, Generation, Usage, new_id
+from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone

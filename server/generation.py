@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ..core.errors import ArilError, Unavailable
+from ..core.errors import ArilError, InvalidRequest, NotFound, Unavailable
 from ..engine.client import EngineClient
 from ..engine.params import SamplingParams
 from ..engine.request import Chunk, TokenLogprobs
@@ -134,12 +134,22 @@ class Collected:
 
 async def _checked(chunks: AsyncIterator[Chunk], prompt_at: int = 0) -> Stream:
     async with aclosing(cast(AsyncGenerator[Chunk, None], chunks)):
-        async for chunk in chunks:
-            if chunk.finish_reason == "error":
-                raise chunk.error or ArilError("the engine failed on this request")
-            if chunk.finish_reason == "abort":
-                raise Unavailable("the request was aborted: the server is stopping or its adapter is being removed")
-            yield prompt_at, chunk
+        try:
+            async for chunk in chunks:
+                _raise_failure(chunk)
+                yield prompt_at, chunk
+        except InvalidRequest as error:
+            if error.code != "adapter_not_loaded":
+                raise
+            # It was deactivated after its name had been resolved: the caller hears what one a moment later would.
+            raise NotFound(error.message, param="model", code="model_not_found") from error
+
+
+def _raise_failure(chunk: Chunk) -> None:
+    if chunk.finish_reason == "error":
+        raise chunk.error or ArilError("the engine failed on this request")
+    if chunk.finish_reason == "abort":
+        raise Unavailable("the request was aborted: the server is stopping")
 
 
 async def _merged(each: Sequence[AsyncIterator[Chunk]]) -> Stream:

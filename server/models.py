@@ -40,7 +40,7 @@ def _base(base: ModelInfo) -> dict[str, Any]:
 
 def _adapter(base: ModelInfo, entry: CatalogEntry) -> dict[str, Any]:
     lineage = {"root": base.id, "parent": base.id, "revision": entry.ref.revision, "digest": entry.ref.digest}
-    return {**_shape(entry.name, base, int(entry.created.timestamp())), **lineage}
+    return {**_shape(entry.name, base, entry.created), **lineage}
 
 
 def _shape(name: str, base: ModelInfo, created: int) -> dict[str, Any]:

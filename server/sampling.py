@@ -96,18 +96,19 @@ def _token(given: int | str, vocab_size: int, param: str) -> int:
 
 
 def _check_context(model: ModelInfo, num_prompt: int, max_tokens: int | None, *, params: tuple[str, str]) -> None:
-    """The numbers that do not add up, in OpenAI's words, so that clients which look for them find them."""
-    limit = model.max_model_len
-    start = f"This model's maximum context length is {limit} tokens. However, your {params[0]} "
-    if num_prompt >= limit:
-        text = f"resulted in {num_prompt} tokens. Please reduce the length of the {params[0]}."
-        raise InvalidRequest(start + text, param=params[0], code="context_length_exceeded")
-    if max_tokens is not None and num_prompt + max_tokens > limit:
+    """The numbers that do not add up, in OpenAI's words, which some clients look for. `params`: prompt, max_tokens."""
+    prompt, asked = params
+    room = model.max_model_len - num_prompt
+    start = f"This model's maximum context length is {model.max_model_len} tokens. However, "
+    if room < 1:
+        text = f"your {prompt} resulted in {num_prompt} tokens. Please reduce the length of the {prompt}."
+        raise InvalidRequest(start + text, param=prompt, code="context_length_exceeded")
+    if max_tokens is not None and max_tokens > room:
         text = (
-            f"has {num_prompt} tokens and {params[1]} asks for {max_tokens} more ({num_prompt + max_tokens} in all). "
-            f"Please shorten the {params[0]} or ask for at most {limit - num_prompt}."
+            f"you requested {num_prompt + max_tokens} tokens ({num_prompt} in the {prompt}, {max_tokens} in the "
+            f"completion). Please reduce the length of the {prompt}, or {asked} to at most {room}."
         )
-        raise InvalidRequest(start + text, param=params[1], code="context_length_exceeded")
+        raise InvalidRequest(start + text, param=asked, code="context_length_exceeded")
 
 
 def _built(fields: Mapping[str, Any], model: ModelInfo, num_prompt: int) -> SamplingParams:
