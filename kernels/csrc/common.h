@@ -120,9 +120,9 @@ ARIL_INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (
 
 ARIL_INLINE vf max(vf a, vf b) { return select(a > b, a, b); }
 
-// exp to about 1 ulp: 2^n * p(r) with the Cephes polynomial; underflows to 0, overflows to inf.
+// exp to about 1 ulp: 2^n * p(r) with the Cephes polynomial; what would be subnormal is 0, overflow is inf.
 ARIL_INLINE vf exp(vf x) {
-    const vf low = splat(-104.0f), high = splat(88.8f);
+    const vf low = splat(-87.33f), high = splat(88.8f);
     const vf clipped = select(x > high, high, select(x < low, low, x));
     const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest whole number
     const vf n = (clipped * 1.44269504088896341f + magic) - magic;
@@ -134,10 +134,9 @@ ARIL_INLINE vf exp(vf x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    // 2^n in two halves, for n reaches past the exponents of one float.
-    const vi whole = __builtin_convertvector(n, vi), half = whole >> 1;
+    const vi whole = __builtin_convertvector(n, vi), half = whole >> 1;  // 2^128 is past the exponents of one float
     const vf scaled = p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
-    return select(x == x, scaled, x);
+    return select(x < low, vf{}, select(x == x, scaled, x));
 }
 
 template <class To, class From>

@@ -1,0 +1,247 @@
+// Causal attention of a ragged batch over the paged cache, with the softmax taken chunk by chunk (online softmax, Milakov and
+// Gimelshein 2018). One task is some queries of one row times the query heads that share one key head, so every key and
+// value is read and widened once for all of them.
+//
+// Chunks start at fixed positions and a hidden key adds an exact zero: a query's result has the same bits whether its token
+// came in a prompt, in a piece of one, or alone.
+#include <utility>
+#include <vector>
+
+#include "tile.h"
+
+namespace aril {
+namespace {
+
+constexpr int64_t KEYS = 64;        // positions of one chunk: scores, keys and values of a task stay in L1 and L2
+constexpr int64_t QUERY_ROWS = 48;  // query vectors of one task, where it has a choice
+
+struct Shape {
+    int64_t rows, heads, kv_heads, dim, block_size, max_blocks, q_stride;
+    float scale, softcap;  // softcap 0: none
+    int64_t window;        // 0: none
+    int64_t shared() const { return heads / kv_heads; }
+    int64_t tokens_of_task() const { return std::max<int64_t>(1, QUERY_ROWS / shared()); }
+    int64_t width() const { return (dim + NR - 1) / NR * NR; }  // of an accumulator: whole panels
+};
+
+template <class T>
+struct Tensors {
+    T* out;
+    const T *q, *k_cache, *v_cache;
+    const int32_t *query_start, *seq_lens, *block_table;
+};
+
+struct Task {
+    int64_t row, kv_head, token, tokens;  // token: the first, counted over the batch
+    int64_t position;                     // of the first
+};
+
+#if defined(__AVX__)
+// Eight keys' next eight dimensions become eight rows of eight keys.
+template <class T>
+ARIL_INLINE void transpose8(float* out, const T* const* keys, int64_t d) {
+    __m256 r[8], s[8];
+    for (int i = 0; i < 8; i++) {
+        float wide[8];
+        copy(wide, keys[i] + d, 8);
+        r[i] = _mm256_loadu_ps(wide);
+    }
+    for (int i = 0; i < 8; i += 2) {
+        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm256_shuffle_ps(s[i + j], s[i + j + 2], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(s[i + j], s[i + j + 2], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(out + i * NR, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps(out + (i + 4) * NR, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+#endif
+
+// Keys as panels [ceil(count / NR)][dim][NR]: the right-hand side of q times K^T.
+template <class T>
+void key_panels(float* out, const T* const* keys, int64_t padded, int64_t dim) {
+    for (int64_t first = 0; first < padded; first += 8) {
+        float* column = out + first / NR * dim * NR + first % NR;
+        int64_t d = 0;
+#if defined(__AVX__)
+        for (; d + 8 <= dim; d += 8) transpose8(column + d * NR, keys + first, d);
+#endif
+        for (; d < dim; d++)
+            for (int i = 0; i < 8; i++) column[d * NR + i] = get(keys[first + i] + d);
+    }
+}
+
+// Values as panels [width / NR][count][NR], the last one filled up with zeros.
+template <class T>
+void value_panels(float* out, const T* const* values, int64_t count, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += NR)
+        for (int64_t t = 0; t < count; t++, out += NR) {
+            const int64_t held = std::min<int64_t>(NR, dim - d);
+            copy(out, values[t] + d, held);
+            for (int64_t i = held; i < NR; i++) out[i] = 0;
+        }
+}
+
+// Scores become weights relative to the highest score so far; returns what the earlier sums must be scaled with.
+float soften(float* scores, int64_t padded, int64_t from, int64_t to, const Shape& s, float& highest, float& total) {
+    const vf scale = splat(s.scale), cap = splat(s.softcap);
+    vf top = splat(-INFINITY);
+    for (int64_t t = 0; t < padded; t += W) {
+        vf v = load(scores + t) * scale;
+        if (s.softcap > 0) {
+            const vf e = exp(v * 2.0f / cap);
+            v = cap - cap * 2.0f / (e + 1.0f);  // cap * tanh(v / cap)
+        }
+        store(scores + t, v);
+    }
+    for (int64_t t = 0; t < std::min(from, padded); t++) scores[t] = -INFINITY;
+    for (int64_t t = std::max<int64_t>(to, 0); t < padded; t++) scores[t] = -INFINITY;
+    for (int64_t t = 0; t < padded; t += W) top = max(load(scores + t), top);
+    float lanes[W], peak = highest;
+    store(lanes, top);
+    for (float lane : lanes) peak = std::max(peak, lane);
+    if (peak == -INFINITY) {  // this query sees nothing up to here
+        std::fill(scores, scores + padded, 0.0f);
+        return 1.0f;
+    }
+    vf sums = {};
+    for (int64_t t = 0; t < padded; t += W) {
+        const vf weight = exp(load(scores + t) - peak);
+        store(scores + t, weight);
+        sums += weight;
+    }
+    const float kept = std::exp(highest - peak);
+    highest = peak;
+    total = total * kept + sum(sums);
+    return kept;
+}
+
+template <class T>
+class Worker {
+public:
+    Worker(const Tensors<T>& tensors, const Shape& shape) : t_(tensors), s_(shape) {
+        const int64_t most = s_.tokens_of_task() * s_.shared(), width = s_.width();
+        float* at = memory().get(most * (s_.dim + KEYS + width + 2) + KEYS * (s_.dim + width));
+        const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
+        q_ = take(most * s_.dim), scores_ = take(most * KEYS), sums_ = take(most * width);
+        highest_ = take(most), total_ = take(most), keys_ = take(KEYS * s_.dim), values_ = take(KEYS * width);
+    }
+
+    void run(const Task& task) {
+        const int64_t rows = task.tokens * s_.shared(), end = task.position + task.tokens;
+        begin(task, rows);
+        const int64_t first = s_.window ? std::max<int64_t>(0, task.position - s_.window + 1) : 0;
+        for (int64_t chunk = first / KEYS * KEYS; chunk < end; chunk += KEYS)
+            see(task, rows, chunk, std::min(KEYS, end - chunk));
+        finish(task, rows);
+    }
+
+private:
+    static Scratch& memory() {
+        static thread_local Scratch scratch;
+        return scratch;
+    }
+
+    void begin(const Task& task, int64_t rows) {
+        for (int64_t i = 0; i < task.tokens; i++)
+            copy(q_ + i * s_.shared() * s_.dim,
+                 t_.q + (task.token + i) * s_.q_stride + task.kv_head * s_.shared() * s_.dim, s_.shared() * s_.dim);
+        std::fill(sums_, sums_ + rows * s_.width(), 0.0f);
+        std::fill(highest_, highest_ + rows, -INFINITY);
+        std::fill(total_, total_ + rows, 0.0f);
+    }
+
+    void see(const Task& task, int64_t rows, int64_t chunk, int64_t count) {
+        const int64_t padded = (count + NR - 1) / NR * NR;
+        gather(task, chunk, count, padded);
+        for (int64_t t = 0; t < padded; t += NR)
+            panel_product(rows, scores_ + t, KEYS, q_, s_.dim, keys_ + t * s_.dim, s_.dim, false);
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t to = task.position + i / s_.shared() + 1 - chunk, from = s_.window ? to - s_.window : 0;
+            const float kept = soften(scores_ + i * KEYS, padded, from, to, s_, highest_[i], total_[i]);
+            if (kept != 1.0f)
+                for (int64_t d = 0; d < s_.width(); d += W) store(sum_of(i) + d, load(sum_of(i) + d) * kept);
+        }
+        for (int64_t d = 0; d < s_.width(); d += NR)
+            panel_product(rows, sums_ + d, s_.width(), scores_, KEYS, values_ + d * count, count, true);
+    }
+
+    void gather(const Task& task, int64_t chunk, int64_t count, int64_t padded) {
+        const T *keys[KEYS], *values[KEYS];
+        const int32_t* blocks = t_.block_table + task.row * s_.max_blocks;
+        for (int64_t t = 0; t < padded; t++) {
+            const int64_t position = chunk + std::min(t, count - 1);  // padding repeats the last: its scores are hidden
+            const int64_t slot = blocks[position / s_.block_size] * s_.block_size + position % s_.block_size;
+            const int64_t at = (slot * s_.kv_heads + task.kv_head) * s_.dim;
+            keys[t] = t_.k_cache + at, values[t] = t_.v_cache + at;
+        }
+        key_panels(keys_, keys, padded, s_.dim);
+        value_panels(values_, values, count, s_.dim);
+    }
+
+    void finish(const Task& task, int64_t rows) {
+        for (int64_t i = 0; i < rows; i++) {
+            float* row = sum_of(i);
+            const float share = 1.0f / total_[i];
+            for (int64_t d = 0; d < s_.width(); d += W) store(row + d, load(row + d) * share);
+            const int64_t token = task.token + i / s_.shared(), head = task.kv_head * s_.shared() + i % s_.shared();
+            copy(t_.out + (token * s_.heads + head) * s_.dim, row, s_.dim);
+        }
+    }
+
+    float* sum_of(int64_t row) { return sums_ + row * s_.width(); }
+
+    const Tensors<T>& t_;
+    const Shape& s_;
+    float *q_, *scores_, *sums_, *highest_, *total_, *keys_, *values_;
+};
+
+template <class T>
+std::vector<Task> tasks_of(const Tensors<T>& t, const Shape& s) {
+    std::vector<Task> tasks;
+    const int64_t most = s.tokens_of_task();
+    for (int64_t row = 0; row < s.rows; row++) {
+        const int64_t begin = t.query_start[row], end = t.query_start[row + 1], seq_len = t.seq_lens[row];
+        for (int64_t token = begin; token < end; token += most)
+            for (int64_t head = 0; head < s.kv_heads; head++)
+                tasks.push_back({row, head, token, std::min(most, end - token), seq_len - end + token});
+    }
+    return tasks;
+}
+
+template <class T>
+void attend(const Tensors<T>& tensors, const Shape& shape, int64_t cores) {
+    const std::vector<Task> tasks = tasks_of(tensors, shape);
+    double work = 0;
+    for (const Task& task : tasks) work += double(task.position + task.tokens) * shape.dim * shape.shared() * task.tokens / W;
+    std::atomic<size_t> next{0};
+    parallel(int(std::min<size_t>(worth(cores, work), std::max<size_t>(1, tasks.size()))), [&](int, int) {
+        Worker<T> worker(tensors, shape);
+        for (size_t at; (at = next.fetch_add(1)) < tasks.size();) worker.run(tasks[at]);
+    });
+}
+
+}  // namespace
+}  // namespace aril
+
+extern "C" void aril_attention(void* out, const void* q, const void* k_cache, const void* v_cache, const void* query_start,
+                               const void* seq_lens, const void* block_table, int64_t rows, int64_t heads, int64_t kv_heads,
+                               int64_t dim, int64_t block_size, int64_t max_blocks, int64_t q_stride, double scale,
+                               double softcap, int64_t window, int64_t dtype, int64_t cores) {
+    using namespace aril;
+    const Shape shape{rows,     heads,         kv_heads,       dim,   block_size, max_blocks,
+                      q_stride, float(scale), float(softcap), window};
+    const auto run = [&](auto zero) {
+        using T = decltype(zero);
+        attend(Tensors<T>{static_cast<T*>(out), static_cast<const T*>(q), static_cast<const T*>(k_cache),
+                          static_cast<const T*>(v_cache), static_cast<const int32_t*>(query_start),
+                          static_cast<const int32_t*>(seq_lens), static_cast<const int32_t*>(block_table)},
+               shape, cores);
+    };
+    dtype == BF16 ? run(bf16{}) : run(float{});
+}
