@@ -221,9 +221,12 @@ class Engine:
         log.critical(event("engine_died", error=repr(error), requests=len(self._live)), exc_info=error)
         self._failure = error
         dead = EngineDead(f"the engine has stopped: {error}")
+        ended, self._live = list(self._live.values()), {}
+        for live in ended:
+            self._leave(live.request)
         return [
             Chunk(live.request.id, index, [], finish_reason="error", num_prompt=len(live.request.prompt), error=dead)
-            for live in self._live.values()
+            for live in ended
             for index in live.choices
         ]
 
