@@ -1,4 +1,4 @@
-"""PEFT adapters made on the spot: real `save_pretrained` folders with random weights that visibly change the answers."""
+"""PEFT adapters made on the spot: real `save_pretrained` folders whose random weights change the answers."""
 
 from __future__ import annotations
 

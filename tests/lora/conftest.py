@@ -94,14 +94,20 @@ def make_manager(shelf: Shelf, linears: Mapping[str, AdaptedLinear], **settings:
     return LoraManager(shelf, linears, **{**roomy, **place, **settings})
 
 
+def fetch(manager: LoraManager, ref: AdapterRef) -> None:
+    """Wait until `ref` has been read; raises what was wrong with it."""
+    ended = threading.Event()
+    manager.on_ready(ended.set)
+    manager.prefetch(ref)
+    while not manager.is_ready(ref):
+        assert ended.wait(10)
+        ended.clear()
+
+
 def acquire(manager: LoraManager, ref: AdapterRef) -> int | None:
     """The slot of `ref` once its file has been read, loaded into memory."""
-    ready = threading.Event()
-    manager.on_ready(ready.set)
+    fetch(manager, ref)
     slot = manager.acquire(ref)
-    if slot is None:
-        assert manager.is_ready(ref) or ready.wait(10)
-        slot = manager.acquire(ref)
     manager.apply(manager.take_loads())
     return slot
 

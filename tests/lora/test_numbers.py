@@ -22,7 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "targets": ("v_proj",),
         "use_rslora": True,
         "rank_pattern": {"v_proj": 5},
-        "alpha_pattern": {"v": 9},
+        "alpha_pattern": {"v_proj": 9},
     },
     "all_linear": {"targets": "all-linear", "r": 4},
     "regex": {"targets": r".*\.(0|2)\..*(gate|down)_proj"},
