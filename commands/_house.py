@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import signal
 import socket
@@ -67,6 +68,7 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
         admin = build(options.settings, client, store, engine.targets)
         house = House(_url(options.host, listener), client, admin)
         asyncio.run(_live(house, options, listener, announce))
+    gc.freeze()  # the interpreter's last collection would walk all of torch, for seconds
 
 
 async def _live(
@@ -79,6 +81,7 @@ async def _live(
         keys = StaticKeys(options.api_keys) if options.api_keys else None
         app = create_app(house.engine, house.admin.catalog, keys=keys, routers=[house.admin.router])
         server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
+        gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         names = [entry.name for entry in await house.admin.catalog.list()]
         await server.live(listener, lambda: announce(house, names))
     finally:
