@@ -263,6 +263,7 @@ def paged_attention_triton(
         CAPPED=softcap is not None,
         SPLIT=num_splits > 1,
         IN_FLOAT32=exact,
+        num_warps=_num_warps(tile_m),
     )
     if num_splits > 1:
         splits = triton.next_power_of_2(num_splits)
@@ -279,3 +280,7 @@ def _query_tile(rows: int, shared: int, exact: bool) -> int:
 def _num_splits(programs: int, max_keys: int) -> int:
     wanted = min(ENOUGH_PROGRAMS // max(programs, 1), -(-max_keys // LEAST_SHARE), MAX_SPLITS)
     return max(1, wanted)
+
+
+def _num_warps(tile_m: int) -> int:
+    return 4 if tile_m == DECODE_TILE else 8

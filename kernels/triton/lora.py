@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops.lora import DeltaRows, add_delta_
+from ..ops.lora import SMALL_TILE, DeltaRows, add_delta_
 from . import NEEDS, takes
 from .dot import dot, in_float32
 
@@ -141,7 +141,7 @@ def add_delta_triton_(
     share = triton.cdiv(triton.cdiv(k_size, splits), K_TILE) * K_TILE
     scratch = torch.empty(splits, num_parts, tokens, rows.max_rank, dtype=torch.float32, device=x.device)
     placed = (rows.order, rows.pieces)
-    tiles = {"TILE_T": rows.tile, "TILE_R": RANK_TILE}
+    tiles = {"TILE_T": rows.tile, "TILE_R": RANK_TILE, "num_warps": 4 if rows.tile == SMALL_TILE else 8}
     _shrink[num_pieces, num_parts, splits](
         scratch,
         x,

@@ -11,6 +11,7 @@ from aril.kernels import dispatch
 from aril.kernels.cases import Case, Inputs
 from torch import Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # in Triton's interpreter
 DEVICE = detect().device
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PAIRS = [
