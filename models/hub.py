@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
-from ..core.errors import Forbidden, NotFound, Unavailable, Unsupported
+from ..core.errors import ArilError, Forbidden, NotFound, Unavailable, Unsupported
 
 PAPERS = ["*.json", "*.jinja", "tokenizer.model", "*.txt"]  # config, tokenizer, chat template
 
@@ -35,7 +32,9 @@ def download(repo: str, *, revision: str | None = None, cache_dir: Path | None =
         raise NotFound(f"{repo} has no revision {revision!r} on {constants.ENDPOINT}", param="revision") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise NotFound(_sought(repo, f"no repository {repo!r} on {constants.ENDPOINT}"), param="model") from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except ArilError:
+        raise
+    except Exception as error:  # no network is said by whichever HTTP library this huggingface_hub has below it
         return _cached(repo, revision, cache_dir, error)
 
 

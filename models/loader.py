@@ -50,10 +50,13 @@ def load_model(
     """
     started = time.monotonic()
     opened = open_model(source, trust_remote_code=trust_remote_code)
+    opened.family.check(opened.config)
     quant = detect_format(opened.quantization)
     num_positions = _num_positions(opened, max_model_len)
     checkpoint = opened.checkpoint()
     chosen = _dtype(opened, checkpoint, dtype)
+    if chosen == torch.float16 and device.type == "cpu":
+        log.warning(event("dtype_is_slow", dtype="float16", device="cpu", quicker="bfloat16 or float32"))
     build = Build(chosen, device, quant, OneRank(), num_positions)
     decoder = opened.family.build(_spec(opened, chosen, num_positions), build)
     choose(attention_backend, decoder.attention_specs, detect("cpu" if device.type == "cpu" else "cuda"))

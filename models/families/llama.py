@@ -73,12 +73,15 @@ class Llama:
 
     architectures: tuple[str, ...] = ("LlamaForCausalLM", "MistralForCausalLM")
 
+    def check(self, config: Any) -> None:
+        if config.hidden_act != "silu":
+            raise Unsupported(f"hidden_act {config.hidden_act!r}; this family has silu", param="model")
+
     def rope(self, config: Any) -> RopeSpec:
         return RopeSpec(config.rope_parameters, self.heads(config).size, config.max_position_embeddings)
 
     def build(self, spec: ModelSpec, build: Build) -> Decoder:
         config = spec.config
-        self.check(config)
         rotary = build.rotary(self.rope(config))
         blocks = [self.block(config, layer, rotary, build) for layer in range(config.num_hidden_layers)]
         norm = build.norm("model.norm", config.hidden_size, config.rms_norm_eps)
@@ -89,11 +92,6 @@ class Llama:
         embedding = build.embedding("model.embed_tokens", *size)
         head = build.head("lm_head", *size)
         return Decoder(spec, build, embed=embedding, blocks=blocks, norm=norm, head=head)
-
-    def check(self, config: Any) -> None:
-        """Refuse what the config asks for and this family does not do."""
-        if config.hidden_act != "silu":
-            raise Unsupported(f"hidden_act {config.hidden_act!r}; this family has silu", param="model")
 
     def heads(self, config: Any) -> Heads:
         """How q, k and v are divided."""

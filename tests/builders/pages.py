@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-
 from aril.core.platform import detect
 from aril.models.attention.base import choose
 from aril.models.base import Decoder
 from aril.models.batch import ForwardBatch, LayerCache, Ragged
+from torch import Tensor
 
 BLOCK = 16
 
@@ -73,3 +73,34 @@ class Pages:
             max_query=max(lengths),
             max_seq=max(ends),
         )
+
+
+def some_tokens(length: int, seed: int) -> list[int]:
+    """Random tokens of the tiny models' vocabulary."""
+    return torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def differences(decoder: Decoder, reference: Any, lengths: tuple[int, ...]) -> float:
+    """The largest difference from a transformers model's logits, for rows that arrive in chunks and single tokens."""
+    texts = {str(length): some_tokens(length, seed=length) for length in lengths}
+    found = in_chunks(decoder, texts)
+    with torch.no_grad():
+        expected = {row: reference(torch.tensor([tokens])).logits[0] for row, tokens in texts.items()}
+    return max(float((found[row] - expected[row]).abs().max()) for row in texts)
+
+
+def in_chunks(decoder: Decoder, texts: dict[str, list[int]]) -> dict[str, Tensor]:
+    """Logits of every token: the first step takes most of each text, the second a chunk, then two single tokens."""
+    pages = Pages(decoder)
+    logits: dict[str, list[Tensor]] = {row: [] for row in texts}
+    left = dict(texts)
+    for share in (0.6, 0.9, None, None, 1.0):
+        step = {}
+        for row, tokens in texts.items():
+            done = len(tokens) - len(left[row])
+            take = 1 if share is None else max(1, int(share * len(tokens)) - done)
+            if left[row]:
+                step[row], left[row] = left[row][:take], left[row][take:]
+        for row, found in (pages.run(step) if step else {}).items():
+            logits[row].append(found)
+    return {row: torch.cat(found) for row, found in logits.items()}

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders.models import make_model
-from builders.pages import Pages
-from torch import Tensor
-from transformers import AutoModelForCausalLM
-
 from aril.models.base import Decoder
 from aril.models.loader import load_model
 from aril.models.source import locate
+from builders.models import make_model
+from builders.pages import Pages, differences, some_tokens
+from transformers import AutoModelForCausalLM
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG = {"long_factor": [1.0 + i / 4 for i in range(8)], "short_factor": [1.0 + i / 32 for i in range(8)]}
@@ -71,7 +69,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_ragged_batch_gives_the_logits_of_transformers(variant: str, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]
     folder = make_model(tmp_path, family, **overrides)
-    assert differences(load(folder), folder, lengths=(70, 33, 1)) < 1e-4
+    assert differences(load(folder), reference(folder), lengths=(70, 33, 1)) < 1e-4
 
 
 @pytest.mark.parametrize("max_model_len", [64, 200])
@@ -79,7 +77,7 @@ def test_longrope_takes_its_factors_by_the_length_it_is_loaded_for(max_model_len
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64, **LONG}
     folder = make_model(tmp_path, rope_parameters=rope)
     decoder = load(folder, max_model_len=max_model_len)
-    assert differences(decoder, folder, lengths=(max_model_len,)) < 1e-4
+    assert differences(decoder, reference(folder), lengths=(max_model_len,)) < 1e-4
 
 
 @pytest.mark.parametrize("max_model_len", [128, 256])
@@ -87,7 +85,7 @@ def test_dynamic_rope_is_stretched_for_the_length_it_is_loaded_for(max_model_len
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     folder = make_model(tmp_path, max_position_embeddings=128, rope_parameters=rope)
     decoder = load(folder, max_model_len=max_model_len)
-    assert differences(decoder, folder, lengths=(max_model_len,)) < 1e-4
+    assert differences(decoder, reference(folder), lengths=(max_model_len,)) < 1e-4
 
 
 def test_the_rows_of_a_batch_do_not_see_each_other(tmp_path: Path) -> None:
@@ -102,31 +100,5 @@ def load(folder: Path, **asked: Any) -> Decoder:
     return load_model(locate(str(folder)), dtype=torch.float32, device=torch.device("cpu"), **asked)
 
 
-def some_tokens(length: int, seed: int) -> list[int]:
-    return torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def differences(decoder: Decoder, folder: Path, lengths: tuple[int, ...]) -> float:
-    """The largest difference from transformers' logits, for rows that arrive in unequal chunks and single tokens."""
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    texts = {str(length): some_tokens(length, seed=length) for length in lengths}
-    found = in_chunks(decoder, texts)
-    with torch.no_grad():
-        expected = {row: reference(torch.tensor([tokens])).logits[0] for row, tokens in texts.items()}
-    return max(float((found[row] - expected[row]).abs().max()) for row in texts)
-
-
-def in_chunks(decoder: Decoder, texts: dict[str, list[int]]) -> dict[str, Tensor]:
-    """Logits of every token: the first step takes most of each text, the second a chunk, then two single tokens."""
-    pages, logits = Pages(decoder), {row: [] for row in texts}  # type: ignore[var-annotated]  # filled below
-    left = dict(texts)
-    for share in (0.6, 0.9, None, None, 1.0):
-        step = {}
-        for row, tokens in texts.items():
-            done = len(tokens) - len(left[row])
-            take = 1 if share is None else max(1, int(share * len(tokens)) - done)
-            if left[row]:
-                step[row], left[row] = left[row][:take], left[row][take:]
-        for row, found in (pages.run(step) if step else {}).items():
-            logits[row].append(found)
-    return {row: torch.cat(found) for row, found in logits.items()}
+def reference(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
