@@ -21,6 +21,8 @@ from ..dispatch import op
 # row or two. From about 256 tokens on there are prompts among them, and a larger piece reads A and B fewer times.
 SMALL_TILE, LARGE_TILE, LARGE_FROM = 16, 64, 256
 
+ALIGN = 16  # elements: where an A or a B may start in the arena, so that a device reads 16 bytes at once
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaRows:
@@ -68,8 +70,8 @@ def add_delta_(
 
     `parts` are the (start, size) of y's columns with an A and B of their own (q, k and v of a fused projection).
     `table` [num_slots, num_parts, 3] int64 holds (a_at, b_at, rank): A is [rank, K] at arena[a_at], B (transposed,
-    the scale folded in) is [rank, size] at arena[b_at], both row-major; rank 0 adds nothing. Rows of slot 0 keep
-    their bits.
+    the scale folded in) is [rank, size] at arena[b_at], both row-major and at multiples of ALIGN; rank 0 adds
+    nothing. Rows of slot 0 keep their bits.
     """
     if not rows.segments:
         return
@@ -111,7 +113,10 @@ def _arena(make: Inputs, ranks: Sequence[tuple[int, ...]], k: int, sizes: tuple[
     held, entries, at = [], [], 0
     for slot_ranks in ranks:
         for rank, size in zip(slot_ranks, sizes, strict=True):
-            entries.append((at, at + rank * k, rank))
-            held += [make.normal(rank * k, scale=k**-0.5), make.normal(rank * size, scale=max(rank, 1) ** -0.5)]
-            at += rank * (k + size)
+            entry = []
+            for width, scale in ((k, k**-0.5), (size, max(rank, 1) ** -0.5)):
+                entry.append(at)
+                held.append(make.normal(-(-rank * width // ALIGN) * ALIGN, scale=scale))
+                at += len(held[-1])
+            entries.append((*entry, rank))
     return torch.cat(held), make.put(entries, torch.int64).view(len(ranks), len(sizes), 3)

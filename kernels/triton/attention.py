@@ -22,7 +22,8 @@ from .dot import dot, in_float32
 # hold their operands in registers and get half of everything.
 DECODE_TILE, PROMPT_TILE = 16, 64
 KEYS_TILE, WIDE_KEYS_TILE, WIDE_HEAD = 64, 32, 128  # heads over 128 take fewer keys at once
-SPILL_BOUND = 0  # bytes a thread
+DECODE_WARPS, PROMPT_WARPS = 4, 8  # a prompt tile on 4 warps spills 80 to 168 bytes a thread on sm_80
+SPILL_BOUND = 0  # bytes a thread, in half types; exact float32 is for checks and may spill
 
 # Splitting pays while programs are fewer than the multiprocessors (132 on an H100, 304 on an MI300X), and a share of
 # less than 256 keys costs more in joining than it saves in walking.
@@ -283,4 +284,4 @@ def _num_splits(programs: int, max_keys: int) -> int:
 
 
 def _num_warps(tile_m: int) -> int:
-    return 4 if tile_m == DECODE_TILE else 8
+    return DECODE_WARPS if tile_m == DECODE_TILE else PROMPT_WARPS

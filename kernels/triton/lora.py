@@ -2,7 +2,8 @@
 
 A program takes one piece of at most `tile` tokens of one adapter and reads from the table, on the device, where its A
 and B lie and of which rank they are. The grids follow from shapes alone, unused pieces and ranks of 0 return at once:
-a CUDA graph may hold both launches.
+a CUDA graph may hold both launches. What comes out of memory and is a multiple of 16 is said to be (`tl.multiple_of`):
+otherwise the compiler would read A and B number by number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops.lora import SMALL_TILE, DeltaRows, add_delta_
+from ..ops.lora import ALIGN, SMALL_TILE, DeltaRows, add_delta_
 from . import NEEDS, takes
 from .dot import dot, in_float32
 
@@ -22,7 +23,8 @@ from .dot import dot, in_float32
 # than the least of a matrix unit (16) would compute zeros. Both products are bound by reading A and B: long stretches
 # of K and N keep several loads under way.
 RANK_TILE, K_TILE, N_TILE = 16, 128, 128
-SPILL_BOUND = 0  # bytes a thread
+SMALL_WARPS, LARGE_WARPS = 4, 8  # a large tile on 4 warps spills 64 to 88 bytes a thread
+SPILL_BOUND = 0  # bytes a thread, in half types; exact float32 is for checks and may spill
 
 # With fewer programs than multiprocessors (132 on an H100) shrink splits K; a share of less than 512 is not worth it.
 ENOUGH_PROGRAMS = 128
@@ -47,6 +49,7 @@ def _shrink(
     TILE_T: tl.constexpr,
     TILE_R: tl.constexpr,
     TILE_K: tl.constexpr,
+    START: tl.constexpr,
     IN_FLOAT32: tl.constexpr,
 ):
     piece = pieces + tl.program_id(0) * 3
@@ -57,7 +60,7 @@ def _shrink(
     if start == end:
         return
     entry = table + (tl.load(piece) * num_parts + part) * 3
-    a_at = tl.load(entry)
+    a_at = tl.multiple_of(tl.load(entry), START)
     rank = tl.load(entry + 2).to(tl.int32)
     at = start + tl.arange(0, TILE_T)
     live = (at < end)[:, None]
@@ -94,6 +97,8 @@ def _expand(
     TILE_T: tl.constexpr,
     TILE_R: tl.constexpr,
     TILE_N: tl.constexpr,
+    START: tl.constexpr,
+    COLUMNS: tl.constexpr,
     IN_FLOAT32: tl.constexpr,
 ):
     piece = pieces + tl.program_id(0) * 3
@@ -102,14 +107,14 @@ def _expand(
     column = columns + tl.program_id(1) * 4
     part = tl.load(column)
     entry = table + (tl.load(piece) * num_parts + part) * 3
-    b_at = tl.load(entry + 1)
+    b_at = tl.multiple_of(tl.load(entry + 1), START)
     rank = tl.load(entry + 2).to(tl.int32)
     if (start == end) | (rank == 0):
         return
     at = start + tl.arange(0, TILE_T)
     live = (at < end)[:, None]
-    size = tl.load(column + 1)
-    n = tl.load(column + 2) + tl.arange(0, TILE_N)
+    size = tl.multiple_of(tl.load(column + 1), COLUMNS)
+    n = tl.multiple_of(tl.load(column + 2), TILE_N) + tl.arange(0, TILE_N)
     inside = (n < size)[None, :]
     acc = tl.zeros((TILE_T, TILE_N), tl.float32)
     for rank_from in range(0, rank, TILE_R):
@@ -121,7 +126,7 @@ def _expand(
         b_tile = tl.load(arena + b_at + r[:, None] * size + n[None, :], mask=(r < rank)[:, None] & inside, other=0.0)
         acc = dot(shrunk, b_tile, acc, IN_FLOAT32)
     token = tl.load(order + at, mask=at < end, other=0).to(tl.int64)[:, None]
-    target = y + token * y_stride + tl.load(column + 3) + n[None, :]
+    target = y + token * y_stride + tl.multiple_of(tl.load(column + 3), COLUMNS) + n[None, :]
     total = tl.load(target, mask=live & inside, other=0.0).to(tl.float32) + acc
     tl.store(target, total.to(y.dtype.element_ty), mask=live & inside)
 
@@ -141,7 +146,11 @@ def add_delta_triton_(
     share = triton.cdiv(triton.cdiv(k_size, splits), K_TILE) * K_TILE
     scratch = torch.empty(splits, num_parts, tokens, rows.max_rank, dtype=torch.float32, device=x.device)
     placed = (rows.order, rows.pieces)
-    tiles = {"TILE_T": rows.tile, "TILE_R": RANK_TILE, "num_warps": 4 if rows.tile == SMALL_TILE else 8}
+    tiles = {
+        "TILE_T": rows.tile,
+        "TILE_R": RANK_TILE,
+        "num_warps": SMALL_WARPS if rows.tile == SMALL_TILE else LARGE_WARPS,
+    }
     _shrink[num_pieces, num_parts, splits](
         scratch,
         x,
@@ -156,6 +165,7 @@ def add_delta_triton_(
         num_parts,
         **tiles,
         TILE_K=K_TILE,
+        START=ALIGN,
         IN_FLOAT32=in_float32(x.dtype, arena.dtype),
     )
     columns = _columns(parts, x.device)
@@ -173,6 +183,8 @@ def add_delta_triton_(
         splits,
         **tiles,
         TILE_N=N_TILE,
+        START=ALIGN,
+        COLUMNS=ALIGN if all(at % ALIGN == 0 for part in parts for at in part) else 1,
         IN_FLOAT32=in_float32(arena.dtype),
     )
 
