@@ -82,7 +82,7 @@ class Engine:
     @property
     def stalled(self) -> bool:
         """Whether the last step could run nothing: all that wait, wait for an adapter to be read (see `on_ready`)."""
-        return self._stalled
+        return self._stalled and self.has_work
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback`, on another thread, whenever an adapter has been read and a stalled engine may go on."""

@@ -48,7 +48,7 @@ class Graphed:
         self._sizes = sizes_up_to(max_rows)
         self._max_seq = max_model_len
         self._width = max(-(-max_model_len // block_size), len(spare_blocks))
-        self._spare = [_spare_row(at, spare_blocks) for at in range(STRIDE)]
+        self._spare = spare_rows(spare_blocks)
         self._captured: dict[tuple[int, bool], _Captured] = {}
         self._pool: Any = None
 
@@ -84,10 +84,10 @@ def _decodes(pair: tuple[Row, RowState]) -> bool:
     return row.length == 1 and row.samples and state.params.prompt_logprobs is None
 
 
-def _spare_row(at: int, blocks: range) -> tuple[Row, RowState]:
-    """One token at position `at`: each spare row writes to a place of its own."""
-    state = RowState(NewRow(f"spare {at}", [0] * STRIDE, STRIDE, SamplingParams(), 0, 0, tuple(blocks)))
-    return Row(state.id, at, 1, samples=True), state
+def spare_rows(blocks: range) -> list[tuple[Row, RowState]]:
+    """Rows that fill up a step. One token each, the first at position 0: every one writes to a place of its own."""
+    state = RowState(NewRow("spare", [0] * STRIDE, STRIDE, SamplingParams(), 0, 0, tuple(blocks)))
+    return [(Row(state.id, at, 1, samples=True), state) for at in range(STRIDE)]
 
 
 def _refill(held: Any, new: Any) -> None:

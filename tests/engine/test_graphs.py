@@ -1,0 +1,74 @@
+"""Padded steps give the rows the numbers of plain ones; where there is a GPU, so do captured ones."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from aril.core.platform import detect
+from aril.engine.engine import Engine
+from aril.engine.graphs import num_spare_blocks, sizes_up_to, spare_rows
+from aril.engine.inputs import Packer, RowState
+from aril.engine.kv.tensors import allocate
+from aril.engine.params import SamplingParams
+from aril.engine.passes import Eager
+from aril.engine.request import Request
+from aril.engine.step import NewRow, Row
+from aril.models.attention.base import choose
+from aril.models.loader import load_model
+from aril.models.source import locate
+from builders.engines import ask, greedy, make_config, run
+from builders.models import make_model
+
+BLOCK_SIZE = 4
+
+
+class NoAdapters:
+    """Every slot is 0."""
+
+    def rows(self, slots: list[int]) -> None:
+        assert not any(slots)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def make_pass(folder: Path, num_blocks: int) -> Eager:
+    platform = detect("cpu")
+    network = load_model(locate(str(folder)), dtype="float32", device=platform.device)
+    packer = Packer(max_tokens=32, max_rows=8, max_blocks=20, block_size=BLOCK_SIZE, device=platform.device)
+    caches = allocate(network.attention_specs, num_blocks, BLOCK_SIZE, platform.device)
+    return Eager(network, choose("auto", network.attention_specs, platform), caches, packer, NoAdapters())
+
+
+def test_spare_rows_leave_the_others_as_they_are(folder):
+    eager = make_pass(folder, 6 + num_spare_blocks(BLOCK_SIZE))
+    states = [RowState(NewRow(str(at), [7, 8 + at, 9], 3, SamplingParams(), 0, 0, (at,))) for at in range(3)]
+    eager.logits([(Row(state.id, 0, 2), state) for state in states])
+    rows = [(Row(state.id, 2, 1, samples=True), state) for state in states]
+    plain = eager.logits(rows)[0].clone()
+    inputs = eager.packer.pack([*rows, *spare_rows(range(6, 6 + num_spare_blocks(BLOCK_SIZE)))[:5]], width=20)
+    padded = eager.network.forward(eager.batch(inputs, None))
+    assert torch.allclose(padded[:3], plain, atol=1e-5)
+    assert len(set(inputs.ragged.kv_slots.tolist())) == 8
+
+
+@pytest.mark.parametrize("most", [1, 3, 8, 64, 100])
+def test_every_number_of_rows_has_a_size_with_few_rows_to_spare(most):
+    sizes = sizes_up_to(most)
+    assert sizes[-1] == most
+    assert all(min(size for size in sizes if size >= rows) - rows < 8 for rows in range(1, most + 1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_steps_give_the_tokens_of_eager_ones(folder):
+    def tokens(**flags: object) -> list[list[int]]:
+        engine = Engine(make_config(folder, device="cuda", **flags))
+        prompts = [[5 + at, 6, 7] for at in range(5)]
+        return [told.token_ids for told in run(engine, requests(prompts))]
+
+    def requests(prompts: list[list[int]]) -> list[Request]:
+        return ask(prompts, [greedy(8 + at) for at in range(len(prompts))])
+
+    assert tokens() == tokens(enforce_eager=True)

@@ -1,0 +1,85 @@
+"""The tokenizer and the chat template of a model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from aril.core.errors import InvalidRequest, Unsupported
+from aril.engine.text import Text
+from aril.models.source import Source, locate
+from builders.models import make_model, make_tokenizer
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return locate(str(make_model(tmp_path_factory.mktemp("model"))))
+
+
+def test_text_survives_the_way_to_tokens_and_back(source):
+    text = Text.load(source)
+    words = "D\u00e9j\u00e0 vu \U0001f642 <|im_end|> and \u4f60\u597d"
+    assert text.decode(text.encode(words), skip_special_tokens=False) == words
+
+
+def test_the_bytes_of_the_tokens_are_those_of_the_text(source):
+    text = Text.load(source)
+    words = "na\u00efve \U0001f30d\n"
+    assert b"".join(text.token_bytes(token) for token in text.encode(words)) == words.encode()
+
+
+def test_a_limit_in_the_tokenizer_file_cuts_no_prompt(tmp_path):
+    tokenizer = make_tokenizer(vocab_size=512)
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    assert len(Text(tokenizer).encode("x " * 50)) > 4
+
+
+def test_the_models_own_template_renders_a_conversation(source):
+    text = Text.load(source)
+    shown = text.decode(text.render(HELLO), skip_special_tokens=False)
+    assert shown == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_given_template_wins(source, tmp_path, as_file):
+    template = "{{ bos_token }}{{ messages[0].content }}{{ mood }}"
+    named = template
+    if as_file:
+        file = tmp_path / "chat.jinja"
+        file.write_text(template)
+        named = str(file)
+    text = Text.load(source, chat_template=named)
+    assert text.decode(text.render(HELLO, mood="!"), skip_special_tokens=False) == "<|endoftext|>hello!"
+
+
+def test_a_template_file_that_is_not_there_is_named(source):
+    with pytest.raises(InvalidRequest, match=r"nowhere\.jinja"):
+        Text.load(source, chat_template="nowhere.jinja")
+
+
+def test_a_base_without_a_template_says_what_to_do():
+    tokenizer = make_tokenizer(vocab_size=512)
+    tokenizer.chat_template = None
+    with pytest.raises(InvalidRequest, match="--chat-template") as caught:
+        Text(tokenizer).render(HELLO)
+    assert caught.value.code == "no_chat_template"
+
+
+def test_what_a_template_refuses_is_the_callers_error(source):
+    text = Text.load(source, chat_template="{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        text.render(HELLO)
+
+
+def test_a_final_message_can_be_continued(source):
+    text = Text.load(source)
+    messages = [*HELLO, {"role": "assistant", "content": "Ahoy, m"}]
+    ids = text.render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert text.decode(ids, skip_special_tokens=False).endswith("assistant\nAhoy, m")
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(Unsupported, match="no tokenizer"):
+        Text.load(Source(Path(tmp_path), "folder", "bare"))
