@@ -54,11 +54,9 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._bytes = np.memmap(path, mode="r")
-        header = _Header(self._bytes, path)
         try:
-            self.metadata, self.tensors = header.read()
-        except (struct.error, ValueError, UnicodeDecodeError) as error:
+            self.metadata, self.tensors = _Header(np.memmap(path, mode="r"), path).read()
+        except (struct.error, ValueError) as error:
             raise Unsupported(f"{path} is not a whole GGUF file: {error}", param="model") from error
 
 
