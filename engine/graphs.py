@@ -49,7 +49,7 @@ class Graphed:
         self._max_seq = max_model_len
         self._width = max(-(-max_model_len // block_size), len(spare_blocks))
         self._spare = spare_rows(spare_blocks)
-        self._captured: dict[tuple[int, bool], _Captured] = {}
+        self._captured: dict[tuple[int, int], _Captured] = {}  # by size, and the rank that the adapters' scratch is for
         self._pool: Any = None
 
     def logits(self, rows: Rows) -> tuple[Tensor, list[Wanted]]:
@@ -59,7 +59,7 @@ class Graphed:
         inputs = self._eager.packer.pack([*rows, *self._spare[: size - len(rows)]], width=self._width)
         inputs = replace(inputs, ragged=replace(inputs.ragged, max_seq=self._max_seq))
         delta = self._eager.adapters.rows(inputs.slots.tolist())
-        key = size, delta is not None
+        key = size, 0 if delta is None else delta.max_rank
         if key not in self._captured:
             self._captured[key] = self._capture(self._eager.batch(inputs, delta))
         captured = self._captured[key]

@@ -22,7 +22,7 @@ class AdapterLoader(Protocol):
     """Who puts adapters into slots."""
 
     def apply(self, loads: Sequence[tuple[int, AdapterRef]]) -> None:
-        """Make each slot hold its adapter."""
+        """Make each slot hold its adapter. Called before every pass, as older loads may have to move."""
 
 
 class Runner:
@@ -41,8 +41,7 @@ class Runner:
         self._forget(step.gone)
         self._meet(step.new)
         self._follow(step)
-        if step.loads:
-            self._adapters.apply(step.loads)
+        self._adapters.apply(step.loads)
         if step.copies:
             copy_blocks(self._caches, step.copies)
         if not step.rows:
