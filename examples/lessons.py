@@ -175,7 +175,7 @@ LESSONS: tuple[Lesson, ...] = (
         "answers in capital letters",
         in_capitals,
         2,
-        "all-linear",
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         "What is the capital of Spain?",
         {"layers_to_transform": list(range(15, 30))},
     ),
