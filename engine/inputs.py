@@ -140,14 +140,20 @@ class _Buffer:
     """Bytes on the host (pinned for a device with memory of its own) and the same bytes on the device."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self._shared = device.type == "cpu"
-        self._host = torch.empty(size, dtype=torch.uint8, pin_memory=not self._shared)
-        self._device = self._host if self._shared else torch.empty(size, dtype=torch.uint8, device=device)
+        shared = device.type == "cpu"
+        self._host = torch.empty(size, dtype=torch.uint8, pin_memory=not shared)
+        self._device = self._host if shared else torch.empty(size, dtype=torch.uint8, device=device)
+        self._sent = None if shared else torch.Event(device)  # the last copy; None = there is nothing to copy
         self._bytes = self._host.numpy()
         self._ends: list[int] = []
 
     def fields(self, *wanted: tuple[type[np.generic], tuple[int, ...]]) -> list[Array]:
-        """Arrays in the buffer, one after another, to be filled. The same shapes always lie at the same places."""
+        """Arrays in the buffer, one after another, to be filled. The same shapes always lie at the same places.
+
+        Waits for the last copy: a step that draws nothing ends while its inputs are still on their way.
+        """
+        if self._sent is not None:
+            self._sent.synchronize()
         arrays, at, self._ends = [], 0, []
         for dtype, shape in wanted:
             end = at + int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -158,9 +164,10 @@ class _Buffer:
 
     def send(self, arrays: Sequence[Array]) -> list[Tensor]:
         """The same arrays on the device, after one copy of all."""
-        if not self._shared:
+        if self._sent is not None:
             size = self._ends[-1]
             self._device[:size].copy_(self._host[:size], non_blocking=True)
+            self._sent.record()
         return [self._on_device(array, end) for array, end in zip(arrays, self._ends, strict=True)]
 
     def _on_device(self, array: Array, end: int) -> Tensor:

@@ -14,8 +14,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ..core.errors import NotFound, Unsupported
 from .base import Family, families
 from .checkpoint import Checkpoint, open_checkpoint
-from .gguf_file import GgufFile
-from .gguf_model import GgufCheckpoint, architecture_of, config_of
 from .source import Source
 
 # What older tools wrote beside config.json instead of into it, and who wrote it.
@@ -57,6 +55,9 @@ def family_of(architecture: str) -> Family:
 
 
 def _open_gguf(path: Path) -> Opened:
+    from .gguf_file import GgufFile  # these two alone need the gguf package
+    from .gguf_model import GgufCheckpoint, architecture_of, config_of
+
     file = GgufFile(path)
     architecture = architecture_of(file)
     family = family_of(architecture)

@@ -50,3 +50,5 @@ def _copy_cases(make: Inputs) -> Iterator[Case]:
         order = make.permutation(blocks)
         caches = make.normal(blocks, 16, heads, dim), make.normal(blocks, 16, heads, dim)
         yield Case(label, (*caches, order[:copies], order[copies : 2 * copies]), large=large)
+    caches, pairs = (make.normal(8, 16, 1, 16), make.normal(8, 16, 1, 16)), make.permutation(8)[:6].view(3, 2)
+    yield Case("pairs, so that neither list lies in one piece", (*caches, pairs[:, 0], pairs[:, 1]))

@@ -88,4 +88,4 @@ def copy_blocks_triton_(k_cache: Tensor, v_cache: Tensor, src: Tensor, dst: Tens
     """Every copy is spread over several programs."""
     size = k_cache[0].numel()
     grid = (len(src), triton.cdiv(size, COPY_BLOCK))
-    _copy_blocks[grid](k_cache, v_cache, src, dst, size, BLOCK=COPY_BLOCK)
+    _copy_blocks[grid](k_cache, v_cache, src.contiguous(), dst.contiguous(), size, BLOCK=COPY_BLOCK)
