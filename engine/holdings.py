@@ -82,7 +82,7 @@ class Holdings:
 
     def start(self, request: Request) -> None:
         """It has its slot and its blocks: it runs."""
-        self._queue.remove(request)
+        self._queue.take(request)
         self._forked.pop(request.id, None)
         request.status = Status.RUNNING
         insort(self.running, request, key=_seniority)
@@ -111,12 +111,14 @@ class Holdings:
             self._queue.push_front(sibling)
 
     def end(self, request: Request, ending: Ending) -> None:
-        """Nothing is held for it any more."""
+        """Nothing is held for it any more, and no sibling waits for it."""
         if request.status is Status.RUNNING:
             self._leave_running(request)
         elif not self._roster.is_unborn(request):
             self._queue.remove(request)
             self._forked.pop(request.id, None)
+        for sibling in reversed(self._roster.bear(request)):
+            self._queue.push_front(sibling)
         self._tables.free(request)
         self._roster.remove(request)
         request.status = Status.FINISHED

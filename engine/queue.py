@@ -43,6 +43,7 @@ class Queue:
         self._meters: dict[_Key, float] = {}
         self._clock = 0.0
         self._size = 0
+        self._left: list[_Lane] = []  # lanes whose head was offered last and not taken
 
     def __len__(self) -> int:
         return self._size
@@ -57,16 +58,21 @@ class Queue:
         self.push(request)
         self._lanes[_key(request)].requests.move_to_end(request.id, last=False)
 
+    def take(self, request: Request) -> None:
+        """It was offered, and runs now."""
+        self._lanes[_key(request)].num_passed = 0
+        if request.adapter:
+            for lane in self._left:
+                lane.num_passed += 1
+        self.remove(request)
+
     def remove(self, request: Request) -> None:
-        """It waits no longer: it runs, or it has ended."""
-        key = _key(request)
-        lane = self._lanes[key]
-        if lane.head() is request:
-            lane.num_passed = 0
+        """It waits no longer."""
+        lane = self._lanes[_key(request)]
         del lane.requests[request.id]
         self._size -= 1
         if not lane.requests:
-            del self._lanes[key]
+            del self._lanes[_key(request)]
 
     def charge(self, request: Request, num_tokens: int) -> None:
         """Count tokens that are computed for `request` on the meter of its lane."""
@@ -75,14 +81,14 @@ class Queue:
         self._clock += num_tokens / max(len(self._lanes), 1)
 
     def offer(self, *, adapters_run: bool) -> Iterator[Request]:
-        """The heads of the lanes, the most deserving first, and the next of a lane whose head the caller has removed.
+        """The heads of the lanes, the most deserving first, and the next of a lane whose head was taken.
 
-        A head that stays is passed, with its lane. But after PATIENCE of them no requests with adapters pass it any
-        more while `adapters_run`, so that running ones end and make room.
+        A head that is not taken is passed, with its lane. But after PATIENCE of them no requests with adapters pass it
+        any more while `adapters_run`, so that running ones end and make room.
         """
         ranked = [self._rank(key) for key in self._lanes]
         heapify(ranked)
-        passed: list[_Lane] = []
+        self._left = []
         closed = False
         while ranked:
             *_, key = heappop(ranked)
@@ -91,17 +97,15 @@ class Queue:
             if closed and head.adapter:
                 continue
             yield head
-            if lane.requests and lane.head() is head:
-                if not adapters_run:
-                    lane.num_passed = 0  # all the room there is was free: it waits for something else
-                passed.append(lane)
-                closed = closed or lane.num_passed >= PATIENCE
+            if key not in self._lanes:
                 continue
-            if head.adapter:
-                for other in passed:
-                    other.num_passed += 1
-            if lane.requests:
+            if lane.head() is not head:
                 heappush(ranked, self._rank(key))
+                continue
+            if not adapters_run:
+                lane.num_passed = 0  # all the room there is was free: it waits for something else
+            closed = closed or lane.num_passed >= PATIENCE
+            self._left.append(lane)
 
     def _rank(self, key: _Key) -> tuple[int, float, int, _Key]:
         return key[0], self._meters[key], self._lanes[key].head().arrival, key
