@@ -55,7 +55,7 @@ def _zip_members(file: BinaryIO, max_bytes: int) -> Iterator[Mapping[str, Binary
 
 @contextmanager
 def _tar_members(file: BinaryIO, max_bytes: int) -> Iterator[Mapping[str, BinaryIO]]:
-    bounded = _Bounded(gzip.GzipFile(fileobj=file), max_bytes + TAR_OVERHEAD)
+    bounded = _Bounded(gzip.GzipFile(fileobj=file, mode="rb"), max_bytes + TAR_OVERHEAD)
     with tarfile.open(fileobj=bounded, mode="r:") as archive:
         members: dict[str, tarfile.TarInfo] = {}
         paths: list[str] = []

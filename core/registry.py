@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Generic, TypeVar, cast
 
 from .errors import Unsupported
@@ -28,7 +29,7 @@ class Registry(Generic[T]):
         """Every name that can be asked for, sorted."""
         home = importlib.import_module(self.package)
         ours = {m.name for m in pkgutil.iter_modules(home.__path__) if not m.name.startswith("_")}
-        return sorted(ours | {e.name for e in entry_points(group=self.package)})
+        return sorted(ours | {e.name for e in _of_others(self.package)})
 
     def __getitem__(self, name: str) -> T:
         """The plug-in called `name`; raises Unsupported with the choices."""
@@ -37,9 +38,15 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def _load(self, name: str) -> T:
-        for entry in entry_points(group=self.package):
+        for entry in _of_others(self.package):
             if entry.name == name:
                 return cast(T, entry.load())
         if name not in self.names():
             raise Unsupported(f"no {self.kind} {name!r}; there are {', '.join(self.names())}")
         return cast(T, importlib.import_module(f"{self.package}.{name}").EXPORT)
+
+
+@cache
+def _of_others(group: str) -> EntryPoints:
+    """What other packages add; asking reads the metadata of every package that is installed."""
+    return entry_points(group=group)
