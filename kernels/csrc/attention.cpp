@@ -135,9 +135,13 @@ public:
     void run(const Task& task) {
         const int64_t rows = task.tokens * s_.shared(), end = task.position + task.tokens;
         begin(task, rows);
-        const int64_t first = s_.window ? std::max<int64_t>(0, task.position - s_.window + 1) : 0;
-        for (int64_t chunk = first / KEYS * KEYS; chunk < end; chunk += KEYS)
+        const int64_t seen = s_.window ? std::max<int64_t>(0, task.position - s_.window + 1) : 0;
+        const int64_t first = seen / KEYS * KEYS;
+        ask_for(task, first, end);
+        for (int64_t chunk = first; chunk < end; chunk += KEYS) {
+            ask_for(task, chunk + KEYS, end);
             see(task, rows, chunk, std::min(KEYS, end - chunk));
+        }
         finish(task, rows);
     }
 
@@ -171,13 +175,28 @@ private:
             panel_product(rows, sums_ + d, s_.width(), scores_, KEYS, values_ + d * count, count, true);
     }
 
+    // Where the caches hold a position.
+    int64_t place(const Task& task, int64_t position) const {
+        const uint32_t size = uint32_t(s_.block_size), at = uint32_t(position);
+        const int64_t slot = int64_t(t_.block_table[task.row * s_.max_blocks + at / size]) * size + at % size;
+        return (slot * s_.kv_heads + task.kv_head) * s_.dim;
+    }
+
+    // Blocks lie anywhere, so the machine does not guess the next one: let a chunk's memory come while another is computed.
+    void ask_for(const Task& task, int64_t chunk, int64_t end) const {
+        for (int64_t position = chunk; position < std::min(chunk + KEYS, end); position++) {
+            const int64_t at = place(task, position);
+            for (int64_t d = 0; d < s_.dim; d += int64_t(64 / sizeof(T))) {
+                __builtin_prefetch(t_.k_cache + at + d);
+                __builtin_prefetch(t_.v_cache + at + d);
+            }
+        }
+    }
+
     void gather(const Task& task, int64_t chunk, int64_t count, int64_t padded) {
         const T *keys[KEYS], *values[KEYS];
-        const int32_t* blocks = t_.block_table + task.row * s_.max_blocks;
         for (int64_t t = 0; t < padded; t++) {
-            const int64_t position = chunk + std::min(t, count - 1);  // padding repeats the last: its scores are hidden
-            const int64_t slot = blocks[position / s_.block_size] * s_.block_size + position % s_.block_size;
-            const int64_t at = (slot * s_.kv_heads + task.kv_head) * s_.dim;
+            const int64_t at = place(task, chunk + std::min(t, count - 1));  // padding repeats the last: its scores are hidden
             keys[t] = t_.k_cache + at, values[t] = t_.v_cache + at;
         }
         key_panels(keys_, keys, padded, s_.dim);

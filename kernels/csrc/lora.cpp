@@ -114,6 +114,7 @@ private:
         for (; i + W <= s_.k; i += W) {
             vf rows[R];
             for (int j = 0; j < R; j++) rows[j] = load(a + j * s_.k + i);
+#pragma GCC unroll 4
             for (int m = 0; m < M; m++)
                 for (int j = 0; j < R; j++) sums[m][j] += load(x + m * x_stride_ + i) * rows[j];
         }
@@ -169,6 +170,7 @@ private:
                 high[m] += value * b_high;
             }
         }
+#pragma GCC unroll 12
         for (int m = 0; m < M; m++) {
             T* y = t_.y + t_.order[at + m] * s_.y_stride + t_.parts[part].column + column;
             if (width == NR) {

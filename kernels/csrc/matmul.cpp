@@ -5,9 +5,10 @@
 namespace aril {
 namespace {
 
-constexpr int64_t ROWS = 96;             // rows of x that stay in L2 while the panels pass by
-constexpr int64_t PANEL_BYTES = 20480;   // of one panel in L1 beside the rows of x
-constexpr int64_t GROUP = 16;            // panels whose partial sums stay in L2 when k is cut
+constexpr int64_t ROWS = 96;            // rows of x that stay in L2 while the panels pass by
+constexpr int64_t PANEL_BYTES = 20480;  // of one panel in L1 beside the rows of x
+constexpr int64_t PANELS = 8;           // of one task, whose partial sums stay in L2 when k is cut
+constexpr int64_t TASKS = 4;            // for each thread at least: a thread that is held up must not hold up the others
 
 struct Product {
     int64_t m, n, k, x_stride;
@@ -21,42 +22,49 @@ int64_t blocks_of_k(int64_t rows, int64_t k) {
     return rows <= MR ? 1 : (k + longest - 1) / longest;
 }
 
-template <class X>
-void write(X* out, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, int64_t out_stride) {
-    for (int64_t i = 0; i < rows; i++) copy(out + i * out_stride, sums + i * sums_stride, columns);
-}
-
-// Rows `rows` of the result in the columns of panels `panels`, block by block.
+// Rows top .. top + height of the result in the columns of some panels: all panels through one block of k after the other.
 template <class X, class T>
-void block(X* out, const float* x, const T* w, const Product& p, Range rows, Range panels) {
-    const int64_t cuts = blocks_of_k<T>(rows.end - rows.begin, p.k), group = cuts == 1 ? 1 : GROUP;
-    float sums[ROWS * GROUP * NR];
-    for (int64_t top = rows.begin; top < rows.end; top += ROWS) {
-        const int64_t height = std::min(ROWS, rows.end - top);
-        for (int64_t first = panels.begin; first < panels.end; first += group) {
-            const int64_t width = std::min(group, panels.end - first);
-            for (int64_t cut = 0; cut < cuts; cut++) {
-                const Range ks(p.k, cut, cuts);
-                for (int64_t j = 0; j < width; j++)
-                    panel_product(height, sums + j * NR, group * NR, x + top * p.x_stride + ks.begin, p.x_stride,
-                                  w + ((first + j) * p.k + ks.begin) * NR, ks.end - ks.begin, cut > 0);
-            }
-            const int64_t column = first * NR;
-            write(out + top * p.n + column, sums, group * NR, height, std::min(width * NR, p.n - column), p.n);
+void task(X* out, const float* x, const T* w, const Product& p, int64_t top, int64_t height, Range panels) {
+    const int64_t cuts = blocks_of_k<T>(height, p.k), group = cuts == 1 ? 1 : PANELS;
+    float sums[ROWS * PANELS * NR];
+    for (int64_t first = panels.begin; first < panels.end; first += group) {
+        const int64_t width = std::min(group, panels.end - first), column = first * NR;
+        for (int64_t cut = 0; cut < cuts; cut++) {
+            const Range ks(p.k, cut, cuts);
+            for (int64_t j = 0; j < width; j++)
+                panel_product(height, sums + j * NR, group * NR, x + top * p.x_stride + ks.begin, p.x_stride,
+                              w + ((first + j) * p.k + ks.begin) * NR, ks.end - ks.begin, cut > 0);
         }
+        for (int64_t i = 0; i < height; i++)
+            copy(out + (top + i) * p.n + column, sums + i * group * NR, std::min(width * NR, p.n - column));
     }
 }
 
-template <class X, class T>
-void product(X* out, const float* x, const T* w, const Product& p, int thread, int threads) {
-    const int64_t across = std::min<int64_t>(threads, std::max<int64_t>(1, p.panels() / 2)), down = threads / across;
-    if (thread >= across * down) return;
-    block(out, x, w, p, Range(p.m, thread / across, down), Range(p.panels(), thread % across, across));
-}
+// The tasks of a product, shared between the threads as they come. Panels are the inner ones: rows of x stay in L2.
+class Tasks {
+public:
+    Tasks(const Product& p, int threads)
+        : p_(p), down_((p.m + ROWS - 1) / ROWS),
+          across_(std::max((p.panels() + PANELS - 1) / PANELS, std::min<int64_t>(p.panels(), threads * TASKS))) {}
+
+    template <class X, class T>
+    void run(X* out, const float* x, const T* w) {
+        for (int64_t at; (at = next_.fetch_add(1)) < down_ * across_;) {
+            const int64_t top = at / across_ * ROWS;
+            task(out, x, w, p_, top, std::min(ROWS, p_.m - top), Range(p_.panels(), at % across_, across_));
+        }
+    }
+
+private:
+    const Product p_;
+    const int64_t down_, across_;
+    std::atomic<int64_t> next_{0};
+};
 
 template <class T>
 void linear(float* out, const float* x, const T* w, Product p, int threads) {
-    parallel(threads, [&](int thread, int count) { product(out, x, w, p, thread, count); });
+    Tasks tasks(p, threads);
+    parallel(threads, [&](int, int) { tasks.run(out, x, w); });
 }
 
 template <class T>
@@ -71,12 +79,13 @@ void linear(bf16* out, const bf16* x, const T* w, Product p, int threads) {
     };
     const bool is_small = p.m * p.k < 32768;  // cheaper to widen alone than to meet at a barrier
     if (is_small) widen(Range(p.m, 0, 1));
+    Tasks tasks(p, threads);
     parallel(threads, [&](int thread, int count) {
         if (!is_small) {
             widen(Range(p.m, thread, count));
             barrier(count);
         }
-        product(out, wide, w, p, thread, count);
+        tasks.run(out, wide, w);
     });
 }
 
@@ -95,7 +104,7 @@ extern "C" void aril_linear(void* out, const void* x, const void* w, int64_t m, 
                             int64_t x_dtype, int64_t w_dtype, int64_t cores) {
     using namespace aril;
     const Product p{m, n, k, x_stride};
-    const int threads = worth(cores, double(m) * n * k / W / 4);
+    const int threads = worth(cores, double(m) * n * k / W);
     if (x_dtype == BF16) return linear(static_cast<bf16*>(out), static_cast<const bf16*>(x), w, w_dtype, p, threads);
     linear(static_cast<float*>(out), static_cast<const float*>(x), w, w_dtype, p, threads);
 }

@@ -19,7 +19,8 @@ ARIL_INLINE void load_row(const bf16* p, vf& low, vf& high) { load_pairs(p, low,
 
 template <int M, class T>
 void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k, bool onto) {
-    vf low[M], high[M];
+    vf low[M], high[M];  // in registers, as long as every loop over them is unrolled
+#pragma GCC unroll 12
     for (int m = 0; m < M; m++) {
         low[m] = onto ? load(c + m * c_stride) : vf{};
         high[m] = onto ? load(c + m * c_stride + W) : vf{};
@@ -34,6 +35,7 @@ void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T*
             high[m] += value * w_high;
         }
     }
+#pragma GCC unroll 12
     for (int m = 0; m < M; m++) {
         store(c + m * c_stride, low[m]);
         store(c + m * c_stride + W, high[m]);

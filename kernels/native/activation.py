@@ -19,6 +19,6 @@ _silu_mul = function("aril_silu_mul", *[POINTER] * 2, *[INT] * 5)
 def silu_mul_native(x: Tensor) -> Tensor:
     """One pass over gate and up."""
     rows, size = x.shape[0], x.shape[1] // 2
-    out = torch.empty(rows, size, dtype=x.dtype)
+    out = x.new_empty(rows, size)
     _silu_mul(out.data_ptr(), x.data_ptr(), rows, size, x.stride(0), DTYPES[x.dtype], torch.get_num_threads())
     return out

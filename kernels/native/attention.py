@@ -34,7 +34,7 @@ def paged_attention_native(
 ) -> Tensor:
     """Each query's result has the same bits whatever shares the call, and however its prompt was cut."""
     tokens, heads, dim = q.shape
-    out = torch.empty(tokens, heads, dim, dtype=q.dtype)
+    out = q.new_empty(q.shape)
     _attention(
         out.data_ptr(),
         q.data_ptr(),

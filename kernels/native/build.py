@@ -101,10 +101,12 @@ def _recipe() -> Recipe:
 
 
 def _loaded_openmp() -> Path | None:
-    """The OpenMP runtime of this process, which torch brought."""
+    """The OpenMP runtime that torch uses: the one it brought, else the one that something else loaded for it."""
     with open("/proc/self/maps") as lines:
         mapped = {Path(line.split(maxsplit=5)[5].strip()) for line in lines if "/" in line}
-    return next((p for p in sorted(mapped) if p.name.startswith(("libgomp", "libiomp", "libomp"))), None)
+    found = [path for path in mapped if path.name.startswith(("libgomp", "libiomp", "libomp"))]
+    brought = Path(torch.__file__).parent
+    return min(found, key=lambda path: (not path.is_relative_to(brought), path), default=None)
 
 
 def _cache() -> Path:

@@ -26,7 +26,7 @@ def pack_native(w: Tensor) -> Weight | None:
 )
 def linear_native(x: Tensor, weight: Weight) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
-    out = torch.empty(x.shape[0], weight.n, dtype=x.dtype)
+    out = x.new_empty(x.shape[0], weight.n)
     _linear(
         out.data_ptr(),
         x.data_ptr(),

@@ -21,7 +21,7 @@ _add_rms_norm = function("aril_add_rms_norm", *[POINTER] * 4, *[INT] * 4, DOUBLE
 )
 def rms_norm_native(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """One pass for the squares, one for the result."""
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = x.new_empty(x.shape)
     _rms_norm(
         out.data_ptr(),
         x.data_ptr(),
@@ -46,7 +46,7 @@ def rms_norm_native(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 )
 def add_rms_norm_native_(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Adds and norms a row while it is in the cache."""
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = x.new_empty(x.shape)
     _add_rms_norm(
         out.data_ptr(),
         x.data_ptr(),
