@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from aril.engine.kv.blocks import BlockPool
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-
 from aril.core.errors import InvalidRequest
 from aril.engine.config import EngineConfig, parse_bytes
 

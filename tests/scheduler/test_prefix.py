@@ -43,7 +43,12 @@ def test_nothing_is_found_after_the_first_difference() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(None, adapter("a")), (adapter("a"), None), (adapter("a"), adapter("b")), (adapter("a", "old"), adapter("a", "new"))],
+    [
+        (None, adapter("a")),
+        (adapter("a"), None),
+        (adapter("a"), adapter("b")),
+        (adapter("a", "old"), adapter("a", "new")),
+    ],
 )
 def test_a_prefix_never_crosses_adapters(first: object, second: object) -> None:
     assert cached_after(first, second) == 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
-from scheduler.world import adapter
-
 from aril.engine.params import SamplingParams
 from aril.engine.queue import PATIENCE, Queue
 from aril.engine.request import Request
 from aril.lora.adapter import AdapterRef
+from scheduler.world import adapter
 
 numbers = count()
 

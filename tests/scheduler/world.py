@@ -1,7 +1,7 @@
 """A device without numbers: the KV of a token is a fingerprint of all it depends on, so a wrong block cannot go unseen.
 
 `Device` does what a runner does with a step and checks, at every token, that the cells before it hold what they should
-and that nobody else reads the block it writes. `Slots` is a small adapter memory. `answer` says what a request must get.
+and that nobody else reads the block it writes. `Slots` is a small adapter memory. `answer` says what must come out.
 """
 
 from __future__ import annotations
@@ -204,7 +204,9 @@ class World:
         self.heard: dict[tuple[str, int], list[Chunk]] = {}
         self.steps: list[Step] = []
 
-    def add(self, id: str, prompt: list[int], ref: AdapterRef | None = None, *, priority: int = 0, **params: object):  # type: ignore[no-untyped-def]
+    def add(
+        self, id: str, prompt: list[int], ref: AdapterRef | None = None, *, priority: int = 0, **params: object
+    ) -> Request:
         """One more request; returns it."""
         request = Request(id, prompt, SamplingParams(**params), ref, priority)  # type: ignore[arg-type]
         self.scheduler.add(request)
