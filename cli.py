@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         _complain(f"unexpected {type(error).__name__}: {error} (set {DEBUG}=1 to see where)")
         return 1
+    finally:
+        gc.freeze()  # the interpreter's last collection would walk all of torch, for seconds
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -68,7 +68,6 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
         admin = build(options.settings, client, store, engine.targets)
         house = House(_url(options.host, listener), client, admin)
         asyncio.run(_live(house, options, listener, announce))
-    gc.freeze()  # the interpreter's last collection would walk all of torch, for seconds
 
 
 async def _live(
