@@ -34,7 +34,8 @@ class EngineStatus:
     total_blocks: int
     free_blocks: int  # blocks that no request holds, cached ones included
     loaded_adapters: tuple[AdapterRef, ...]  # those that resolve to bytes in the engine's hands
-    adapter_slots_used: int
+    adapter_slots_used: int  # adapters in device memory
+    adapter_slots_busy: int  # those of them that a request holds
     adapter_bytes_used: int
     adapter_bytes_total: int
 

@@ -143,6 +143,7 @@ class Engine:
             free_blocks=self._scheduler.num_free_blocks,
             loaded_adapters=self._residents.refs,
             adapter_slots_used=self._adapters.num_slots_used,
+            adapter_slots_busy=self._adapters.num_slots_busy,
             adapter_bytes_used=self._adapters.used_bytes,
             adapter_bytes_total=self._adapters.total_bytes,
         )

@@ -15,11 +15,11 @@ from torch import Tensor
 from ..core.errors import ArilError
 from ..core.log import event, get_logger
 from ..core.metrics import counter, gauge
-from ..kernels.ops.lora import DeltaRows
+from ..kernels.ops.lora import ALIGN, DeltaRows
 from .adapter import AdapterRef
 from .cache import HostCache
 from .delta import AdaptableLinear, Delta, Tables
-from .image import ALIGN, Image, Layout, load_image
+from .image import Image, Layout, load_image
 from .slots import Move, SlotTable
 from .validate import TargetSpec
 
@@ -148,6 +148,11 @@ class LoraManager:
     def num_slots_used(self) -> int:
         """Adapters that hold a slot."""
         return len(self._slots)
+
+    @property
+    def num_slots_busy(self) -> int:
+        """Adapters whose slot a request holds."""
+        return sum(slot.users > 0 for slot in self._slots)
 
     def _place(self, ref: AdapterRef) -> bool:
         image = self._cache.get(ref)

@@ -37,6 +37,7 @@ async def ready(face: FaceDep) -> dict[str, Any]:
         "free_blocks": status.free_blocks,
         "loaded_adapters": len(status.loaded_adapters),
         "adapter_slots_used": status.adapter_slots_used,
+        "adapter_slots_busy": status.adapter_slots_busy,
         "adapter_bytes_used": status.adapter_bytes_used,
         "adapter_bytes_total": status.adapter_bytes_total,
     }
