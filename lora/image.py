@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..kernels.ops.lora import ALIGN
 from .validate import CheckedAdapter, TargetSpec, open_adapter, raise_problems
-
-ALIGN = 16  # elements: at least 32 bytes, which the vector loads of every device are content with
 
 
 @dataclass(frozen=True, slots=True)
