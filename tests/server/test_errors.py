@@ -9,7 +9,6 @@ import httpx
 import openai
 import pytest
 from aril.server.app import create_app
-from fastapi.routing import APIRoute
 from openai import OpenAI
 from server.serving import Served, listening
 
@@ -38,7 +37,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"n": 10**9}, "n"),
     ({"seed": 10**30}, "seed"),
     ({"stop": ""}, "stop"),
-    ({"stop": [1]}, "stop[0]"),
+    ({"stop": [1]}, "stop"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"99999": 1}}, "logit_bias"),
@@ -181,9 +180,8 @@ def test_a_body_over_the_bound_is_refused(served: Served) -> None:
         assert chunked.json()["error"]["code"] == "too_large"
 
 
-def test_every_route_with_a_body_describes_it(served: Served) -> None:
-    app = create_app(served.engine, served.catalog)
-    posts = [r for r in app.routes if isinstance(r, APIRoute) and "POST" in r.methods]
-    assert posts
-    for route in posts:
-        assert "requestBody" in app.openapi()["paths"][route.path]["post"]
+def test_every_route_with_a_body_describes_it(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    posts = [operations["post"] for operations in paths.values() if "post" in operations]
+    assert len(posts) == 4
+    assert all("requestBody" in post for post in posts)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import aclosing
 from typing import Any
 
 import httpx
 import pytest
+from aril.bench.client import Client, events
 from server.serving import Served
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the dog", "temperature": 0, "ignore_eos": True}
@@ -21,14 +23,14 @@ def payloads(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def wait_until_idle(served: Served, seconds: float = 20.0) -> None:
+def wait_until_idle(http: httpx.Client, seconds: float = 20.0) -> None:
     """Returns when no request runs or waits and every block is free."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        status = served.engine.status()
-        if status.running == status.waiting == 0 and status.free_blocks == status.total_blocks:
+        found = http.get("/ready").json()
+        if found["running"] == found["waiting"] == 0 and found["free_blocks"] == found["total_blocks"]:
             return
-    pytest.fail(f"still busy: {served.engine.status()}")
+    pytest.fail(f"still busy: {found}")
 
 
 def test_a_stream_is_server_sent_events(http: httpx.Client) -> None:
@@ -55,7 +57,7 @@ def test_a_fault_before_the_first_token_is_a_plain_error(http: httpx.Client) -> 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_blocks(served: Served, path: str, stream: bool) -> None:
+def test_a_client_that_goes_away_frees_its_blocks(served: Served, http: httpx.Client, path: str, stream: bool) -> None:
     fields = {**BODY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200, "n": 4, "stream": stream}
     if path.endswith("chat/completions"):
         del fields["prompt"]
@@ -65,33 +67,32 @@ def test_a_client_that_goes_away_frees_its_blocks(served: Served, path: str, str
                 next(answer.iter_lines())
         except httpx.ReadTimeout:
             pass  # that is how this client goes away while it waits for the whole answer
-    wait_until_idle(served)
+    wait_until_idle(http)
 
 
-def test_one_failing_prompt_of_many_ends_the_others(served: Served, http: httpx.Client) -> None:
+def test_one_failing_prompt_of_many_ends_the_others(http: httpx.Client) -> None:
     body = {**BODY, "prompt": [[5, 6], [10**6], [7, 8]], "max_tokens": 200}
     assert http.post("/v1/completions", json=body).status_code == 400
-    wait_until_idle(served)
+    wait_until_idle(http)
 
 
-def test_two_hundred_streams_at_once_each_get_their_own_answer(served: Served) -> None:
+def test_two_hundred_streams_at_once_each_get_their_own_answer(served: Served, http: httpx.Client) -> None:
     models = ["tiny", "red", "green", "org/blue"]
+    client = Client.of(served.url)
 
-    async def ask(session: httpx.AsyncClient, model: str) -> str:
+    async def ask(model: str) -> str:
         body = {**BODY, "model": model, "max_tokens": 6, "stream": True}
-        answer = await session.post("/v1/completions", json=body)
-        return "".join(event["choices"][0]["text"] for event in payloads(answer.text))
+        async with aclosing(client.stream("POST", "/v1/completions", body)) as parts:
+            return "".join([json.loads(event)["choices"][0]["text"] async for event in events(parts)])
 
-    async def everybody() -> list[str]:
-        limits = httpx.Limits(max_connections=200)
-        async with httpx.AsyncClient(base_url=served.url, timeout=60, limits=limits) as session:
-            alone = [await ask(session, model) for model in models]
-            together = await asyncio.gather(*(ask(session, models[at % 4]) for at in range(200)))
-        assert together == [alone[at % 4] for at in range(200)]
-        return together
+    async def everybody() -> tuple[list[str], list[str]]:
+        alone = [await ask(model) for model in models]
+        return alone, await asyncio.gather(*(ask(models[at % 4]) for at in range(200)))
 
-    assert len(set(asyncio.run(everybody()))) == 4
-    wait_until_idle(served)
+    alone, together = asyncio.run(everybody())
+    assert len(set(alone)) == 4
+    assert together == alone * 50
+    wait_until_idle(http)
 
 
 def test_answers_are_counted_by_route_and_status(http: httpx.Client) -> None:
