@@ -34,7 +34,7 @@ class Adapters(Protocol):
         """Bring the bytes near, soon. Never waits, never raises: `acquire` tells what was wrong."""
 
     def acquire(self, ref: AdapterRef) -> int | None:
-        """The slot, for one more user; None = not now. Raises when it can never be had."""
+        """The slot, for one more user; None = not now, and it sees to its bytes. Raises when it can never be had."""
 
     def release(self, ref: AdapterRef) -> None:
         """One user less."""

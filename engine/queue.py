@@ -21,15 +21,11 @@ BASE = ""  # stands where an adapter has its digest
 
 
 class _Lane:
-    """Requests of one priority and one adapter, in order."""
+    """Requests of one priority and one adapter, in order. An empty lane is not kept."""
 
     def __init__(self) -> None:
         self.requests: OrderedDict[str, Request] = OrderedDict()
         self.num_passed = 0  # requests with adapters that went first because the head's adapter had no room
-
-    def head(self) -> Request:
-        """Who is next in this lane; an empty lane is not kept."""
-        return next(iter(self.requests.values()))
 
 
 _Key = tuple[int, str]  # of a lane: priority, digest
@@ -86,29 +82,28 @@ class Queue:
         A head that is not taken is passed, with its lane. But after PATIENCE of them no requests with adapters pass it
         any more while `adapters_run`, so that running ones end and make room.
         """
-        ranked = [self._rank(key) for key in self._lanes]
+        ranked = [self._rank(key, lane) for key, lane in self._lanes.items()]
         heapify(ranked)
         self._left = []
         closed = False
         while ranked:
-            *_, key = heappop(ranked)
-            lane = self._lanes[key]
-            head = lane.head()
+            *_, head, key, lane = heappop(ranked)
             if closed and head.adapter:
                 continue
             yield head
-            if key not in self._lanes:
-                continue
-            if lane.head() is not head:
-                heappush(ranked, self._rank(key))
+            if head.id not in lane.requests:
+                if lane.requests:
+                    heappush(ranked, self._rank(key, lane))
                 continue
             if not adapters_run:
                 lane.num_passed = 0  # all the room there is was free: it waits for something else
             closed = closed or lane.num_passed >= PATIENCE
             self._left.append(lane)
 
-    def _rank(self, key: _Key) -> tuple[int, float, int, _Key]:
-        return key[0], self._meters[key], self._lanes[key].head().arrival, key
+    def _rank(self, key: _Key, lane: _Lane) -> tuple[int, float, int, Request, _Key, _Lane]:
+        """Where the head of a lane stands; no two arrivals are equal, so nothing behind them is compared."""
+        head = next(iter(lane.requests.values()))
+        return key[0], self._meters[key], head.arrival, head, key, lane
 
     def _open_lane(self, key: _Key) -> _Lane:
         if key not in self._lanes:

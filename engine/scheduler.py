@@ -25,7 +25,6 @@ from .roster import Roster
 from .step import NewRow, Row, Sampled, Step, StepResult
 from .stop import Ending, ending
 
-PREFETCH_AHEAD = 4  # of the adapters without a place, so many are kept near: each may push another out of host memory
 ABORTED = Ending("abort")
 FAILED = Ending("error")
 
@@ -145,6 +144,7 @@ class Scheduler:
         WAITING.set(self.num_waiting)
         FREE_BLOCKS.set(self.num_free_blocks)
         news, self._news = self._news, []
+        OUTPUT_TOKENS.inc(sum(len(chunk.token_ids) for chunk in news))
         return news
 
     def _check_length(self, request: Request) -> None:
@@ -181,21 +181,19 @@ class Scheduler:
 
     def _start_waiting(self, step: Step, budget: int) -> None:
         """Rows of requests that start, the most deserving first, as long as there is room for them."""
-        running, num_refused = self._holdings.running, 0
+        running = self._holdings.running
         if budget == 0 or len(running) >= self._max_rows:
             return
         for request in self._queue.offer(adapters_run=any(other.adapter for other in running)):
             slot = self._slot_of(request)
-            if slot is not None:
-                if not self._holdings.acquire_blocks(request):
-                    self._holdings.release_slot(request)
-                    return  # those behind it would take the room it waits for
-                budget -= self._start(step, request, slot, budget)
-                if budget == 0 or len(running) >= self._max_rows:
-                    return
-            elif request.adapter and request.status is Status.WAITING and num_refused < PREFETCH_AHEAD:
-                self._adapters.prefetch(request.adapter)
-                num_refused += 1
+            if slot is None:
+                continue
+            if not self._holdings.acquire_blocks(request):
+                self._holdings.release_slot(request)
+                return  # those behind it would take the room it waits for
+            budget -= self._start(step, request, slot, budget)
+            if budget == 0 or len(running) >= self._max_rows:
+                return
 
     def _slot_of(self, request: Request) -> int | None:
         """Its adapter's slot; None when it must wait, or has failed."""
@@ -250,7 +248,6 @@ class Scheduler:
             if end := ending(request, eos_token_ids=self._eos, max_model_len=self._max_len):
                 self._holdings.end(request, end)
                 break
-        OUTPUT_TOKENS.inc(taken)
         self._tell(request, sampled.token_ids[:taken], logprobs=sampled.logprobs and sampled.logprobs[:taken])
 
     def _fail(self, request: Request, error: Exception) -> None:
