@@ -39,6 +39,10 @@ class Remote:
         found: list[dict[str, Any]] = self._call("GET", "/v1/models", self._api)["data"]
         return found
 
+    def ready(self) -> dict[str, Any]:
+        """How busy the engine is."""
+        return self._call("GET", "/ready", {})
+
     def chat(self, model: str, messages: Sequence[Mapping[str, str]], **params: object) -> Generator[str, None, None]:
         """The answer to a conversation, piece by piece. Closing the iterator aborts it."""
         with closing(self.chat_events(model, messages, **params)) as events:

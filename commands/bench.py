@@ -55,8 +55,8 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
     load = serve.Load(
         models=_chosen(args, await serve.adapters(server)) if args.adapters else [args.model] if args.model else [],
         rate=args.rate,
-        concurrency=args.concurrency if args.rate or args.concurrency is not None else 16,
-        num_requests=args.num_requests if args.duration or args.num_requests is not None else 100,
+        concurrency=16 if args.rate is None and args.concurrency is None else args.concurrency,
+        num_requests=100 if args.duration is None and args.num_requests is None else args.num_requests,
         duration=args.duration,
         input_len=args.input_len,
         output_len=args.output_len,

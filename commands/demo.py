@@ -7,7 +7,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MODEL = "demo"
 FIRST = 4  # adapters that are there from the start; one more comes later
 ANSWER_TOKENS = 48
-LONG_TOKENS = 160  # of the answers that are under way when the last adapter comes
+LONG_TOKENS = 96  # of the answers that are under way when the last adapter comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,18 @@ def _together(remote: Remote, early: Sequence[Example]) -> None:
     asked = [(base, "the base, as it is", early[0].ask), *((e.name, e.about, e.ask) for e in early)]
     begin = time.perf_counter()
     with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda a: _ask(remote, a[0], a[2], ANSWER_TOKENS), asked))
+        under_way = [pool.submit(_ask, remote, name, question, ANSWER_TOKENS) for name, _, question in asked]
+        num_together = _most_running(remote, under_way)
+        answers = [future.result() for future in under_way]
     seconds = time.perf_counter() - begin
-    print(f"\n{len(asked)} models, one batch:")
+    print(f"\n{len(asked)} models, asked at once:")
     for (name, about, question), answer in zip(asked, answers, strict=True):
         _show(name, about, question, answer)
     num_tokens = sum(answer.num_tokens for answer in answers)
-    print(f"\n{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.0f} tokens/s for all of them together.")
+    print(
+        f"\nUp to {num_together} of them ran in one step: {num_tokens} tokens in {seconds:.2f} s, "
+        f"{num_tokens / seconds:.0f} tokens/s in all."
+    )
 
 
 def _join_in(remote: Remote, early: Sequence[Example], late: Example) -> None:
@@ -86,6 +91,14 @@ def _join_in(remote: Remote, early: Sequence[Example], late: Example) -> None:
         num_streaming = sum(not stream.done() for stream in streams)
         _show(late.name, late.about, late.ask, answer)
         _report(streams, num_streaming)
+
+
+def _most_running(remote: Remote, under_way: Sequence[Future[Answer]]) -> int:
+    """The most requests that the engine was seen to run at one moment, until all are answered."""
+    most = 0
+    while wait(under_way, timeout=0.02).not_done:
+        most = max(most, remote.ready()["running"])
+    return most
 
 
 def _report(streams: Sequence[Future[Answer]], num_streaming: int) -> None:

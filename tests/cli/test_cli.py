@@ -1,0 +1,209 @@
+"""The command line: light when it can be, one line when it fails, and a client of a running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from aril import __version__
+from aril.admin_api.db import Database
+from aril.cli import main
+from aril.commands._examples import examples
+from aril.commands._process import READY, Server
+from cli.conftest import SMALL, Files
+
+COMMANDS = {"adapters", "bench", "chat", "db", "demo", "generate", "serve", "version"}
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["serve", "--help"], ["generate", "--help"]])
+def test_light_commands_import_nothing_heavy(words: list[str]) -> None:
+    heavy = "torch transformers fastapi sqlalchemy httpx numpy"
+    script = (
+        "import sys\nfrom aril.cli import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        f"print([m for m in {heavy!r}.split() if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"
+
+
+def test_the_folder_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"\n    {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["serve", "/nowhere"], 1, "no file or folder '/nowhere'"),
+        (["serve", "x", "--dtype", "int3"], 2, "--dtype int3"),
+        (["serve", "x", "--kv-cache-memory", "lots"], 2, "--kv-cache-memory lots"),
+        (["serve", "x", "--port", "99999"], 2, "port 99999"),
+        (["generate", "x", "--prompt", "a", "--adapter", "/nowhere"], 2, "no folder /nowhere"),
+        (["adapters", "list", "--admin-key", "k", "--url", "http://127.0.0.1:1"], 1, "is `aril serve` running there"),
+        (["adapters", "upload", "a", "/nowhere", "--admin-key", "k"], 2, "adapter_config.json"),
+        (["bench", "serve", "--url", "http://127.0.0.1:1"], 1, "no server answers"),
+        (["bench", "serve", "--url", "ftp://x"], 2, "http://HOST:PORT"),
+        (["bench", "serve", "--rate", "0"], 2, "--rate 0"),
+        (["db", "upgrade", "--database-url", "mysql://x/y"], 2, "no 'mysql' here"),
+        (["chat", "--url", "http://127.0.0.1:1"], 1, "no answer"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
+)
+def test_a_failure_is_one_line_and_an_exit_code(
+    words: list[str],
+    code: int,
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ARIL_STATE_DIR", str(tmp_path))
+    assert main(words) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("aril: ")
+    assert complaint in lines[0]
+
+
+def test_wrong_usage_exits_with_two() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "serve", "--rate", "1", "--concurrency", "1"])
+    assert caught.value.code == 2
+
+
+def test_every_adapter_in_a_batch_answers_each_prompt(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "generate",
+        str(files.model),
+        "--prompt",
+        "the dog",
+        "--prompt",
+        "a seed",
+        "--adapter",
+        f"x={files.adapter}",
+    ]
+    assert main([*words, "--base", "--max-tokens", "5", "--temperature", "0", "--json", *SMALL]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    asked = [(row["prompt"], row["adapter"]) for row in rows]
+    assert asked == [("the dog", None), ("the dog", "x"), ("a seed", None), ("a seed", "x")]
+    assert rows[0]["text"] != rows[1]["text"]
+
+
+def test_the_life_of_an_adapter(server: Server, files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", server.url, "--admin-key", server.admin_key]
+
+    def said(*words: str) -> str:
+        assert main(["adapters", *words, *where]) == 0
+        return capsys.readouterr().out
+
+    assert "mine: active, revision 1" in said("upload", "mine", str(files.adapter), "--description", "about it")
+    assert "about it" in said("list")
+    assert "mine: not active" in said("deactivate", "mine")
+    assert "mine: active" in said("activate", "mine", "--revision", "1")
+    assert "sha256" in said("show", "mine")
+    assert "deleted mine" in said("delete", "mine")
+    assert "mine" not in said("list")
+
+
+def test_what_the_server_refuses_is_told_in_its_words(
+    server: Server, files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["adapters", "upload", "bad name", str(files.adapter), "--url", server.url]
+    assert main([*words, "--admin-key", server.admin_key]) == 1
+    assert "bad name" in capsys.readouterr().err
+    assert main([*words, "--admin-key", "wrong"]) == 1
+    assert "incorrect admin key" in capsys.readouterr().err
+
+
+def test_a_talk_changes_adapters_and_survives_mistakes(
+    server: Server, files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["adapters", "upload", "seed", str(files.adapter), "--url", server.url, "--admin-key", server.admin_key])
+    lines = iter(["hello", "/adapters", "/adapter seed", "hello", "/adapter nobody", "/reset", "/what", "/quit"])
+    prompts: list[str] = []
+
+    def typed(prompt: str) -> str:
+        prompts.append(prompt)
+        return next(lines)
+
+    monkeypatch.setattr("builtins.input", typed)
+    assert main(["chat", "--url", server.url, "--max-tokens", "5", "--temperature", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert prompts[0] == "tiny> "
+    assert prompts[-1] == "seed> "
+    assert "no adapter 'nobody'; there are seed" in shown
+
+
+@pytest.mark.parametrize("loop", [["--concurrency", "3"], ["--rate", "50", "--hang-up", "0.5"]])
+def test_the_bench_writes_its_numbers(
+    server: Server, files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str], loop: list[str]
+) -> None:
+    main(["adapters", "upload", "seed", str(files.adapter), "--url", server.url, "--admin-key", server.admin_key])
+    out = tmp_path / "numbers.json"
+    words = ["bench", "serve", "--url", server.url, "--num-requests", "12", "--input-len", "8", "--output-len", "6"]
+    assert main([*words, *loop, "--adapters", "all", "--mix", "zipf", "--json", str(out)]) == 0
+    numbers = json.loads(out.read_text())
+    assert numbers["errors"] == 0
+    assert numbers["completed"] + numbers["hung_up"] == 12
+    assert numbers["output_tokens"] == 6 * numbers["completed"]
+    assert numbers["output_tokens_per_s"] > 0
+    assert numbers["requests_per_s"] > 0
+    for name in ("ttft_ms", "itl_ms", "e2e_ms"):
+        assert 0 < numbers[name]["p50"] <= numbers[name]["p90"] <= numbers[name]["p99"]
+    assert "12 answers" in capsys.readouterr().out or numbers["hung_up"]
+
+
+def test_the_database_is_upgraded_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["db", "upgrade", "--state-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("schema ")
+    database = Database(f"sqlite:///{tmp_path}/registry.sqlite3")
+    with database.engine.connect() as connection:
+        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
+    database.close()
+    assert "adapters" in tables
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "/nowhere", "--port", port, "--state-dir", str(tmp_path)]) == 1
+    assert f"port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_server_cleanly(files: Files, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aril.cli", "serve", str(files.model), "--port", "0", *SMALL]
+    environment = {**os.environ, "ARIL_STATE_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert READY.match(process.stdout.readline().strip())
+        assert str(tmp_path / "admin.key") in "".join(process.stdout.readline() for _ in range(3))
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        complaints = [line for line in process.stderr if " INFO " not in line]
+        assert process.wait() == 0
+    assert time.monotonic() - begin < 10
+    assert complaints == []
+
+
+def test_examples_know_what_they_do_and_what_to_ask() -> None:
+    found = examples()
+    assert len(found) >= 5
+    assert all(example.about and example.ask.strip() for example in found)
