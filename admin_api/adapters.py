@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.errors import ArilError
+from ..core.errors import ArilError, Unavailable
 from ..core.log import event, get_logger
 from ..engine.client import EngineClient
 from ..lora.adapter import AdapterRef
@@ -137,8 +137,11 @@ class AdapterService:
         self._residency.cancel()
 
     def _stage(self, contents: Contents) -> tuple[Staged, Facts]:
-        with contents as files:
-            staged = self._store.stage(files, self._settings.max_upload_bytes)
+        try:
+            with contents as files:
+                staged = self._store.stage(files, self._settings.max_upload_bytes)
+        except OSError as error:
+            raise Unavailable(f"the upload could not be stored: {error.strerror}", code="store_unavailable") from error
         try:
             return staged, facts_of(staged, self._targets)
         except BaseException:

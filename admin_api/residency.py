@@ -18,7 +18,7 @@ class Residency:
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._held: set[AdapterRef] = set()
-        self._leaving: dict[AdapterRef, asyncio.Task[None]] = {}
+        self._leaving: dict[asyncio.Task[None], AdapterRef] = {}
 
     def of(self, name: str) -> list[AdapterRef]:
         """The loaded refs of one name: while a revision is being replaced, both."""
@@ -26,12 +26,10 @@ class Residency:
 
     def digests(self) -> Iterator[str]:
         """The bytes that the engine may still read."""
-        return (ref.digest for ref in (*self._held, *self._leaving))
+        return (ref.digest for ref in (*self._held, *self._leaving.values()))
 
     async def load(self, ref: AdapterRef) -> None:
-        """Make `ref` usable; raises InvalidAdapter or NotFound."""
-        if ref in self._leaving:
-            await asyncio.wait([self._leaving[ref]])
+        """Make `ref` usable, also when it is leaving; raises InvalidAdapter or NotFound."""
         if ref not in self._held:
             await self._engine.load_adapter(ref)
             self._held.add(ref)
@@ -40,11 +38,11 @@ class Residency:
         """Take no more requests for `ref`; the task ends when the last has ended and its memory is free."""
         self._held.discard(ref)
         task = asyncio.get_running_loop().create_task(self._engine.unload_adapter(ref))
-        self._leaving[ref] = task
-        task.add_done_callback(lambda _: self._leaving.pop(ref, None))
+        self._leaving[task] = ref
+        task.add_done_callback(self._leaving.pop)
         return task
 
     def cancel(self) -> None:
         """Wait for nobody any more; the process ends."""
-        for task in self._leaving.values():
+        for task in self._leaving:
             task.cancel()

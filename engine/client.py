@@ -71,7 +71,10 @@ class EngineClient(Protocol):
     async def abort(self, request_id: str) -> None: ...
 
     async def load_adapter(self, ref: AdapterRef, *, pinned: bool = False) -> None:
-        """Make `ref` usable; its bytes must be in the store. Raises InvalidAdapter or NotFound."""
+        """Make `ref` usable; its bytes must be in the store. Raises InvalidAdapter or NotFound.
+
+        One that is being unloaded stays, and whoever waits for its end waits no longer.
+        """
 
     async def unload_adapter(self, ref: AdapterRef) -> None:
         """Stop taking requests for `ref`, wait for the last running one, free its memory. Unknown refs are fine."""

@@ -120,14 +120,15 @@ async def test_a_name_can_be_used_anew_while_its_deleted_bearer_still_answers(
 ) -> None:
     async with sqlite_place.running() as registry:
         await registry.admin.service.upload_folder("pirate", folders[0])
-        answer = asyncio.create_task(registry.answer("pirate", num_tokens=120))
+        answer = asyncio.create_task(registry.answer("pirate", num_tokens=400))
         await until(lambda: registry.engine.status().running)
         deletion = asyncio.create_task(registry.admin.service.delete("pirate"))
         await until(lambda: registry.admin.catalog.published("pirate") is None)
         await registry.admin.service.upload_folder("pirate", folders[1])
         assert not answer.done()
         assert len(await registry.answer("pirate")) == 8
-        await asyncio.gather(answer, deletion)
+        answer.cancel()
+        await deletion
         assert len(registry.store.digests()) == 1
 
 
@@ -150,6 +151,23 @@ async def test_a_request_of_a_replaced_revision_ends_as_it_began(sqlite_place: P
         await until(lambda: registry.engine.status().running)
         await registry.admin.service.upload_folder("pirate", folders[1])
         assert await answer == undisturbed
+
+
+@alive
+async def test_a_replaced_revision_that_still_answers_can_be_activated_again(
+    sqlite_place: Place, folders: list[Path]
+) -> None:
+    async with sqlite_place.running() as registry:
+        await registry.admin.service.upload_folder("pirate", folders[0])
+        before = await registry.answer("pirate")
+        answer = asyncio.create_task(registry.answer("pirate", num_tokens=400))
+        await until(lambda: registry.engine.status().running)
+        await registry.admin.service.upload_folder("pirate", folders[1])
+        await until(lambda: len(registry.engine.status().loaded_adapters) == 1)  # the old one is leaving
+        await registry.admin.service.activate("pirate", 1)
+        assert not answer.done()
+        assert await registry.answer("pirate") == before
+        answer.cancel()
 
 
 @alive
@@ -210,14 +228,14 @@ async def test_bytes_without_a_row_are_dropped_at_start(place: Place, folders: l
 
 @alive
 async def test_changes_of_another_process_are_followed(place: Place, folders: list[Path]) -> None:
-    async with place.running() as registry:
+    async with place.running(reconcile_seconds=0.01) as registry:
         await registry.admin.service.upload_folder("pirate", folders[0])
         await registry.admin.service.upload_folder("other", folders[1])
         with registry.admin.database.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE revisions SET state = 'stored' WHERE rank = 4")
-        assert await registry.admin.reconciler.once() == 1
+        await until(lambda: registry.admin.catalog.published("pirate") is None)
         assert await registry.models() == [BASE, "other"]
-        assert [ref.name for ref in registry.engine.status().loaded_adapters] == ["other"]
+        await until(lambda: [ref.name for ref in registry.engine.status().loaded_adapters] == ["other"])
 
 
 @alive

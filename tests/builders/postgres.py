@@ -33,11 +33,11 @@ class Postgres:
         self._numbers = count()
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """The URL of something as empty as a new database and much quicker to make: a schema of its own."""
         name = f"test{next(self._numbers)}"
         with self.connect() as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return f"postgresql://postgres@/{name}?host={self._socket_folder}"
+            connection.execute(f"CREATE SCHEMA {name}")
+        return f"postgresql://postgres@/postgres?host={self._socket_folder}&options=-csearch_path%3D{name}"
 
     def connect(self) -> psycopg.Connection:
         """A connection of the superuser."""
@@ -58,7 +58,8 @@ def running_postgres() -> Iterator[Postgres]:
             for folder in (root, data):
                 os.chown(folder, owner.pw_uid, owner.pw_gid)
         quiet = {"user": user, "cwd": root, "stdout": subprocess.DEVNULL}
-        init = [binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"]
+        quick = ("--no-sync", "--wal-segsize=1")
+        init = [binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=utf8", *quick]
         subprocess.run(init, check=True, **quiet)
         options = [word for option in UNSAFE_BUT_QUICK for word in ("-c", option)]
         with (root / "log").open("w") as log:
