@@ -113,9 +113,10 @@ class Trial:
         )
 
     def tight_memory(self) -> int:
-        """KV cache for a quarter of the rows, as the newest engine counts; so that they preempt each other."""
-        length = max(map(len, self.prompts)) + (self.params.max_tokens or 0)
-        num_blocks = max(2, self.num_rows // 4) * (length // BLOCK_SIZE + 1)
+        """KV cache, by the count of the newest engine, for the prompts of a quarter of the rows: answers preempt."""
+        longest = max(map(len, self.prompts))
+        whole_row = (longest + (self.params.max_tokens or 0)) // BLOCK_SIZE + 1
+        num_blocks = max(whole_row, max(2, self.num_rows // 4) * (longest // BLOCK_SIZE + 1))
         return num_blocks * int(self.kv_cache_memory // _metric("aril_kv_blocks"))
 
 
