@@ -1,6 +1,6 @@
 // Causal attention of a ragged batch over the paged cache, with the softmax taken chunk by chunk (online softmax, Milakov and
-// Gimelshein 2018). One task is some queries of one row times the query heads that share one key head, so every key and
-// value is read and widened once for all of them.
+// Gimelshein 2018). The query heads that share a key head are computed together, so every key and value is read and widened
+// once for all of them; a task takes all key heads of a row if it can, for the cache holds them side by side.
 //
 // Chunks start at fixed positions and a hidden key adds an exact zero: a query's result has the same bits whether its token
 // came in a prompt, in a piece of one, or alone.
@@ -32,8 +32,13 @@ struct Tensors {
 };
 
 struct Task {
-    int64_t row, kv_head, token, tokens;  // token: the first, counted over the batch
-    int64_t position;                     // of the first
+    int64_t row, head, heads;  // key heads: the first, and how many
+    int64_t token, tokens;     // token: the first, counted over the batch
+    int64_t position;          // of the first
+};
+
+struct State {  // of the queries that share one key head
+    float *q, *sums, *highest, *total;
 };
 
 #if defined(__AVX__)
@@ -124,120 +129,130 @@ float soften(float* scores, int64_t padded, int64_t from, int64_t to, const Shap
 template <class T>
 class Worker {
 public:
-    Worker(const Tensors<T>& tensors, const Shape& shape) : t_(tensors), s_(shape) {
-        const int64_t most = s_.tokens_of_task() * s_.shared(), width = s_.width();
-        float* at = memory().get(most * (s_.dim + KEYS + width + 2) + KEYS * (s_.dim + width));
-        const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
-        q_ = take(most * s_.dim), scores_ = take(most * KEYS), sums_ = take(most * width);
-        highest_ = take(most), total_ = take(most), keys_ = take(KEYS * s_.dim), values_ = take(KEYS * width);
-    }
+    Worker(const Tensors<T>& tensors, const Shape& shape) : t_(tensors), s_(shape) {}
 
     void run(const Task& task) {
-        const int64_t rows = task.tokens * s_.shared(), end = task.position + task.tokens;
-        begin(task, rows);
+        take_memory(task);
+        for (int64_t head = 0; head < task.heads; head++) begin(task, head);
+        const int64_t end = task.position + task.tokens;
         const int64_t seen = s_.window ? std::max<int64_t>(0, task.position - s_.window + 1) : 0;
-        const int64_t first = seen / KEYS * KEYS;
-        ask_for(task, first, end);
-        for (int64_t chunk = first; chunk < end; chunk += KEYS) {
-            ask_for(task, chunk + KEYS, end);
-            see(task, rows, chunk, std::min(KEYS, end - chunk));
+        for (int64_t chunk = seen / KEYS * KEYS; chunk < end; chunk += KEYS) {
+            bring(task, chunk, std::min(chunk + KEYS, end));
+            for (int64_t head = 0; head < task.heads; head++) see(task, head, chunk, std::min(KEYS, end - chunk));
         }
-        finish(task, rows);
+        for (int64_t head = 0; head < task.heads; head++) finish(task, head);
     }
 
 private:
-    static Scratch& memory() {
+    int64_t rows(const Task& task) const { return task.tokens * s_.shared(); }
+
+    void take_memory(const Task& task) {
         static thread_local Scratch scratch;
-        return scratch;
+        const int64_t n = rows(task), of_state = n * (s_.dim + s_.width() + 2);
+        states_ = scratch.get(n * KEYS + KEYS * (s_.dim + s_.width()) + task.heads * of_state);
+        scores_ = std::exchange(states_, states_ + n * KEYS);
+        keys_ = std::exchange(states_, states_ + KEYS * s_.dim);
+        values_ = std::exchange(states_, states_ + KEYS * s_.width());
     }
 
-    void begin(const Task& task, int64_t rows) {
+    State state(const Task& task, int64_t head) const {
+        const int64_t n = rows(task);
+        float* q = states_ + head * n * (s_.dim + s_.width() + 2);
+        float *sums = q + n * s_.dim, *highest = sums + n * s_.width();
+        return {q, sums, highest, highest + n};
+    }
+
+    void begin(const Task& task, int64_t head) {
+        const State state = this->state(task, head);
+        const int64_t size = s_.shared() * s_.dim;
         for (int64_t i = 0; i < task.tokens; i++)
-            copy(q_ + i * s_.shared() * s_.dim,
-                 t_.q + (task.token + i) * s_.q_stride + task.kv_head * s_.shared() * s_.dim, s_.shared() * s_.dim);
-        std::fill(sums_, sums_ + rows * s_.width(), 0.0f);
-        std::fill(highest_, highest_ + rows, -INFINITY);
-        std::fill(total_, total_ + rows, 0.0f);
+            copy(state.q + i * size, t_.q + (task.token + i) * s_.q_stride + (task.head + head) * size, size);
+        std::fill(state.sums, state.highest, 0.0f);
+        std::fill(state.highest, state.total, -INFINITY);
+        std::fill(state.total, state.total + rows(task), 0.0f);
     }
 
-    void see(const Task& task, int64_t rows, int64_t chunk, int64_t count) {
-        const int64_t padded = (count + NR - 1) / NR * NR;
-        gather(task, chunk, count, padded);
+    void see(const Task& task, int64_t head, int64_t chunk, int64_t count) {
+        const State state = this->state(task, head);
+        const int64_t n = rows(task), width = s_.width(), padded = (count + NR - 1) / NR * NR;
+        gather(task, head, chunk, count, padded);
         for (int64_t t = 0; t < padded; t += NR)
-            panel_product(rows, scores_ + t, KEYS, q_, s_.dim, keys_ + t * s_.dim, s_.dim, false);
-        for (int64_t i = 0; i < rows; i++) {
+            panel_product(n, scores_ + t, KEYS, state.q, s_.dim, keys_ + t * s_.dim, s_.dim, false);
+        for (int64_t i = 0; i < n; i++) {
             const int64_t to = task.position + i / s_.shared() + 1 - chunk, from = s_.window ? to - s_.window : 0;
-            const float kept = soften(scores_ + i * KEYS, padded, from, to, s_, highest_[i], total_[i]);
-            if (kept != 1.0f)
-                for (int64_t d = 0; d < s_.width(); d += W) store(sum_of(i) + d, load(sum_of(i) + d) * kept);
+            const float kept = soften(scores_ + i * KEYS, padded, from, to, s_, state.highest[i], state.total[i]);
+            float* sums = state.sums + i * width;
+            for (int64_t d = 0; kept != 1.0f && d < width; d += W) store(sums + d, load(sums + d) * kept);
         }
-        for (int64_t d = 0; d < s_.width(); d += NR)
-            panel_product(rows, sums_ + d, s_.width(), scores_, KEYS, values_ + d * count, count, true);
+        for (int64_t d = 0; d < width; d += NR)
+            panel_product(n, state.sums + d, width, scores_, KEYS, values_ + d * count, count, true);
     }
 
     // Where the caches hold a position.
     int64_t place(const Task& task, int64_t position) const {
         const uint32_t size = uint32_t(s_.block_size), at = uint32_t(position);
         const int64_t slot = int64_t(t_.block_table[task.row * s_.max_blocks + at / size]) * size + at % size;
-        return (slot * s_.kv_heads + task.kv_head) * s_.dim;
+        return (slot * s_.kv_heads + task.head) * s_.dim;
     }
 
-    // Blocks lie anywhere, so the machine does not guess the next one: let a chunk's memory come while another is computed.
-    void ask_for(const Task& task, int64_t chunk, int64_t end) const {
-        for (int64_t position = chunk; position < std::min(chunk + KEYS, end); position++) {
+    // Blocks lie anywhere and heads apart, which the machine does not foresee: read all of a chunk in order, then use it.
+    void bring(const Task& task, int64_t begin, int64_t end) const {
+        for (int64_t position = begin; position < end; position++) {
             const int64_t at = place(task, position);
-            for (int64_t d = 0; d < s_.dim; d += int64_t(64 / sizeof(T))) {
-                __builtin_prefetch(t_.k_cache + at + d);
-                __builtin_prefetch(t_.v_cache + at + d);
+            for (int64_t d = 0; d < task.heads * s_.dim; d += int64_t(64 / sizeof(T))) {
+                touch(t_.k_cache + at + d);
+                touch(t_.v_cache + at + d);
             }
         }
     }
 
-    void gather(const Task& task, int64_t chunk, int64_t count, int64_t padded) {
+    void gather(const Task& task, int64_t head, int64_t chunk, int64_t count, int64_t padded) {
         const T *keys[KEYS], *values[KEYS];
         for (int64_t t = 0; t < padded; t++) {
-            const int64_t at = place(task, chunk + std::min(t, count - 1));  // padding repeats the last: its scores are hidden
+            const int64_t position = chunk + std::min(t, count - 1);  // padding repeats the last: its scores are hidden
+            const int64_t at = place(task, position) + head * s_.dim;
             keys[t] = t_.k_cache + at, values[t] = t_.v_cache + at;
         }
         key_panels(keys_, keys, padded, s_.dim);
         value_panels(values_, values, count, s_.dim);
     }
 
-    void finish(const Task& task, int64_t rows) {
-        for (int64_t i = 0; i < rows; i++) {
-            float* row = sum_of(i);
-            const float share = 1.0f / total_[i];
+    void finish(const Task& task, int64_t head) {
+        const State state = this->state(task, head);
+        for (int64_t i = 0; i < rows(task); i++) {
+            float* row = state.sums + i * s_.width();
+            const float share = 1.0f / state.total[i];
             for (int64_t d = 0; d < s_.width(); d += W) store(row + d, load(row + d) * share);
-            const int64_t token = task.token + i / s_.shared(), head = task.kv_head * s_.shared() + i % s_.shared();
-            copy(t_.out + (token * s_.heads + head) * s_.dim, row, s_.dim);
+            const int64_t q_head = (task.head + head) * s_.shared() + i % s_.shared();
+            copy(t_.out + ((task.token + i / s_.shared()) * s_.heads + q_head) * s_.dim, row, s_.dim);
         }
     }
 
-    float* sum_of(int64_t row) { return sums_ + row * s_.width(); }
-
     const Tensors<T>& t_;
     const Shape& s_;
-    float *q_, *scores_, *sums_, *highest_, *total_, *keys_, *values_;
+    float *states_ = nullptr, *scores_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
 };
 
 template <class T>
-std::vector<Task> tasks_of(const Tensors<T>& t, const Shape& s) {
+std::vector<Task> tasks_of(const Tensors<T>& t, const Shape& s, int64_t cores) {
+    const int64_t most = s.tokens_of_task(), total = t.query_start[s.rows];
+    const int64_t heads = std::min(total, s.rows) >= 4 * cores ? s.kv_heads : 1;
     std::vector<Task> tasks;
-    const int64_t most = s.tokens_of_task();
     for (int64_t row = 0; row < s.rows; row++) {
         const int64_t begin = t.query_start[row], end = t.query_start[row + 1], seq_len = t.seq_lens[row];
         for (int64_t token = begin; token < end; token += most)
-            for (int64_t head = 0; head < s.kv_heads; head++)
-                tasks.push_back({row, head, token, std::min(most, end - token), seq_len - end + token});
+            for (int64_t head = 0; head < s.kv_heads; head += heads)
+                tasks.push_back({row, head, heads, token, std::min(most, end - token), seq_len - end + token});
     }
     return tasks;
 }
 
 template <class T>
 void attend(const Tensors<T>& tensors, const Shape& shape, int64_t cores) {
-    const std::vector<Task> tasks = tasks_of(tensors, shape);
+    const std::vector<Task> tasks = tasks_of(tensors, shape, cores);
     double work = 0;
-    for (const Task& task : tasks) work += double(task.position + task.tokens) * shape.dim * shape.shared() * task.tokens / W;
+    for (const Task& task : tasks)
+        work += double(task.position + task.tokens) * task.tokens * task.heads * shape.shared() * shape.dim / W;
     std::atomic<size_t> next{0};
     parallel(int(std::min<size_t>(worth(cores, work), std::max<size_t>(1, tasks.size()))), [&](int, int) {
         Worker<T> worker(tensors, shape);

@@ -168,6 +168,10 @@ ARIL_INLINE void copy(To* to, const From* from, int64_t count) {
 
 // ---- memory and threads
 
+// Bring a line into the cache with a load, of which many are under way at once. A burst of prefetches does less: the machine
+// drops those for which it has no room (measured on Zen 3: blocks of the KV cache came at 7 GB/s instead of 2).
+ARIL_INLINE void touch(const void* line) { asm volatile("" ::"r"(*static_cast<const volatile char*>(line))); }
+
 // A buffer that grows and is kept; each user has its own per thread.
 class Scratch {
 public:

@@ -133,7 +133,7 @@ private:
         if (e.rank == 0 || first >= last) return;
         const T* b = t_.arena + e.b_at;
         for (int64_t r = 0; r < e.rank; r++)
-            for (int64_t i = first; i < last; i += int64_t(64 / sizeof(T))) __builtin_prefetch(b + r * p.size + i);
+            for (int64_t i = first; i < last; i += int64_t(64 / sizeof(T))) touch(b + r * p.size + i);
         for (int64_t i = first; i < last; i += NR) {
             if (i + NR <= last) {
                 strip(piece, part, b + i, p.size, e.rank, i, NR);

@@ -33,7 +33,7 @@ def paged_attention_native(
     softcap: float | None = None,
 ) -> Tensor:
     """Each query's result has the same bits whatever shares the call, and however its prompt was cut."""
-    tokens, heads, dim = q.shape
+    _, heads, dim = q.shape
     out = q.new_empty(q.shape)
     _attention(
         out.data_ptr(),

@@ -108,8 +108,9 @@ def _cases(make: Inputs) -> Iterator[Case]:
         ("one output", 3, 1, 40, False),
         ("no rows", 0, 32, 16, False),
         ("k in blocks", 29, 72, 2100, False),
-        ("SmolLM2 gate and up", 16, 3072, 576, True),
-        ("prefill", 300, 576, 1536, True),
+        ("SmolLM2 gate and up, 1 row", 1, 3072, 576, True),
+        ("SmolLM2 gate and up, 16 rows", 16, 3072, 576, True),
+        ("SmolLM2 down, 300 rows", 300, 576, 1536, True),
     ):
         w = make.normal(n, k, scale=k**-0.5)
         yield Case(label, (make.normal(rows, k), pack(w)), large=large)
