@@ -29,23 +29,20 @@ def main() -> None:
     """Print one line for each case, dtype and provider."""
     options = _options()
     platform = detect()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     print(f"{platform.kind} {platform.arch}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"{'op':16} {'case':38} {'dtype':9} {'provider':10} {'us':>10} {'GB/s':>7} {'GFLOP/s':>8} {'x':>6}")
     for name, op in dispatch.ops().items():
         if options.op in (None, name):
             for dtype in options.dtype:
-                _measure(name, op, dtype, platform)
+                _measure(name, op, getattr(torch, dtype), platform)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m aril.bench.kernels", description=main.__doc__)
     parser.add_argument("--op", choices=sorted(dispatch.ops()))
-    parser.add_argument(
-        "--dtype", type=lambda name: getattr(torch, name), nargs="+", default=[torch.bfloat16, torch.float32]
-    )
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 
 
