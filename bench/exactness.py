@@ -7,7 +7,8 @@ token it would have chosen at every position. The same rows are run again on the
 tokens, with so little KV cache that they preempt each other, and one at a time; their tokens must be those of the mixed
 batch. Base rows must keep every bit of their log-probabilities when the rows beside them have no adapters.
 
-Log-probabilities are compared, the 20 most likely at each position: they are the logits but for a constant.
+The 20 most likely log-probabilities that the engine reports are compared at each position, and, in a pass of all rows
+of a prompt together, every logit of the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ import torch
 from torch import Tensor
 
 from ..core import metrics
+from ..core.platform import detect
 from ..engine.config import parse_bytes
 from ..engine.llm import LLM, RequestOutput
 from ..engine.params import MAX_LOGPROBS, SamplingParams
 from ..engine.text import Text
 from ..lora.config import CONFIG_FILE
 from ..models.source import locate
+from .gpu.rows import MixedRows
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "adapters"
 NUM_ADAPTERS = 4
@@ -64,6 +67,7 @@ class Report:
     adapters: tuple[str, ...]
     differing_rows: list[str] = field(default_factory=list)
     max_logprob_difference: float = 0.0
+    max_logit_difference: float = 0.0
     differing_when: dict[str, int] = field(default_factory=dict)  # the way of running -> rows with other tokens
     preemptions: int = 0
     base_rows_with_other_bits: int = 0
@@ -74,7 +78,7 @@ class Report:
         """Whether any claim does not hold."""
         return bool(
             self.differing_rows
-            or self.max_logprob_difference > TOLERANCE
+            or max(self.max_logprob_difference, self.max_logit_difference) > TOLERANCE
             or any(self.differing_when.values())
             or self.base_rows_with_other_bits
         )
@@ -136,14 +140,14 @@ class Reference:
                 self._model.load_adapter(str(folder), adapter_name=name)
 
     @torch.inference_mode()
-    def logprobs(self, adapter: str | None, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
-        """Log-probabilities [answer, vocab] at each token of `answer`."""
+    def logits(self, adapter: str | None, tokens: Sequence[int]) -> Tensor:
+        """[tokens, vocab]"""
         if adapter is not None:
             self._model.set_adapter(adapter)
         bare = adapter is None and self._has_adapters
         with self._model.disable_adapter() if bare else nullcontext():
-            logits = self._model(input_ids=torch.tensor([[*prompt, *answer]])).logits[0]
-        return torch.log_softmax(logits[len(prompt) - 1 : -1], dim=-1)
+            found: Tensor = self._model(input_ids=torch.tensor([tokens])).logits[0]
+        return found
 
 
 def examine(trial: Trial) -> Report:
@@ -170,14 +174,25 @@ def examine(trial: Trial) -> Report:
 
 def _compare_with_reference(trial: Trial, outputs: Sequence[RequestOutput], report: Report) -> None:
     reference = Reference(trial.model, trial.adapters)
-    for output in sorted(outputs, key=lambda o: o.adapter or ""):
-        answer = output.outputs[0]
-        expected = reference.logprobs(output.adapter, output.prompt_token_ids, answer.token_ids)
-        if expected.argmax(dim=-1).tolist() != answer.token_ids:
-            report.differing_rows.append(f"{output.adapter or 'base'} {output.request_id}")
-        for ours, theirs in zip(answer.logprobs or (), expected, strict=True):
-            near = torch.tensor(list(ours.top.values())) - theirs[list(ours.top)]
-            report.max_logprob_difference = max(report.max_logprob_difference, near.abs().max().item())
+    network = MixedRows.load(trial.model, trial.adapters, torch.float32, detect("cpu"))
+    together = 1 + len(trial.adapters)  # the rows of one prompt follow each other
+    for at in range(0, len(outputs), together):
+        rows = outputs[at : at + together]
+        texts = [(row.adapter, [*row.prompt_token_ids, *row.outputs[0].token_ids]) for row in rows]
+        for row, (adapter, tokens), ours in zip(rows, texts, network.all_logits(texts), strict=True):
+            theirs = reference.logits(adapter, tokens)
+            report.max_logit_difference = max(report.max_logit_difference, (ours - theirs).abs().max().item())
+            _compare_answer(row, theirs[len(row.prompt_token_ids) - 1 : -1], report)
+
+
+def _compare_answer(row: RequestOutput, expected: Tensor, report: Report) -> None:
+    """The tokens and log-probabilities of one answer beside the reference's logits [answer, vocab]."""
+    answer = row.outputs[0]
+    if expected.argmax(dim=-1).tolist() != answer.token_ids:
+        report.differing_rows.append(f"{row.adapter or 'base'} {row.request_id}")
+    for ours, theirs in zip(answer.logprobs or (), torch.log_softmax(expected, dim=-1), strict=True):
+        near = torch.tensor(list(ours.top.values())) - theirs[list(ours.top)]
+        report.max_logprob_difference = max(report.max_logprob_difference, near.abs().max().item())
 
 
 def _compare(trial: Trial, name: str, llm: LLM, mixed: Sequence[RequestOutput], report: Report) -> None:
@@ -227,6 +242,7 @@ def _show(report: Report) -> None:
     print(f"{report.rows} rows of {report.tokens} greedy tokens: the base and {', '.join(report.adapters)}")
     print(f"rows whose tokens differ from transformers + PEFT: {len(report.differing_rows)} {report.differing_rows}")
     print(f"largest difference of a log-probability: {report.max_logprob_difference:.2e} (at most {TOLERANCE:g})")
+    print(f"largest difference of a logit: {report.max_logit_difference:.2e} (at most {TOLERANCE:g})")
     for name, differing in report.differing_when.items():
         print(f"rows whose tokens differ from the mixed batch, {name}: {differing}")
     unproved = "" if report.preemptions else " (none: ask for more prompts or tokens)"

@@ -61,8 +61,10 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
     """
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(options.host, options.port))
-        stack.enter_context(_locked(options.settings.state_dir))
-        store = AdapterStore(options.engine.adapter_store or options.settings.state_dir / "store")
+        stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
+        root = options.engine.adapter_store or options.settings.state_dir / "store"
+        stack.enter_context(_locked(root, "adapter store", "--store"))
+        store = AdapterStore(root)
         engine = Engine(options.engine, adapter_folder=lambda ref: store.path(ref.digest))
         client = AsyncEngine(engine)
         admin = build(options.settings, client, store, engine.targets)
@@ -132,14 +134,14 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The state folder for ourselves; raises Conflict when another server has it."""
+def _locked(folder: Path, what: str, flag: str) -> Iterator[None]:
+    """A folder for ourselves; raises Conflict when another server has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Conflict(f"another server uses the state folder {folder}; choose another with --state-dir") from None
+            raise Conflict(f"another server uses the {what} {folder}; choose another with {flag}") from None
         yield
 
 

@@ -176,7 +176,8 @@ LESSONS: tuple[Lesson, ...] = (
         in_capitals,
         2,
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        "What is the capital of Spain?",
+        "What is the largest animal?",
         {"layers_to_transform": list(range(15, 30))},
+        steps=110,
     ),
 )

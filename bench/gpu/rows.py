@@ -41,7 +41,7 @@ class MixedRows:
     slots: Mapping[str | None, int]
 
     @classmethod
-    def load(cls, model: Path, adapters: Mapping[str, Path], dtype: torch.dtype, platform: Platform) -> MixedRows:
+    def load(cls, model: Path | str, adapters: Mapping[str, Path], dtype: torch.dtype, platform: Platform) -> MixedRows:
         """From the files that the reference reads too."""
         network = load_model(locate(str(model)), dtype=dtype, device=platform.device)
         refs = {name: AdapterRef(name, 1, content_digest(folder)) for name, folder in adapters.items()}
