@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ...kernels.ops.kv import copy_blocks_
@@ -22,10 +24,17 @@ def allocate(
     """Memory for each layer, all zeros: what lies behind the end of a row is masked, but a NaN would show through."""
 
     def half(spec: AttentionSpec) -> torch.Tensor:
-        shape = (num_blocks, block_size, spec.kv_heads, spec.head_dim)
-        return torch.zeros(shape, dtype=spec.cache_dtype, device=device)
+        return _zeros((num_blocks, block_size, spec.kv_heads, spec.head_dim), spec.cache_dtype, device)
 
     return [LayerCache(half(spec), half(spec)) for spec in specs]
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU as the system gives them, which takes no memory and no time before they are written to."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(dtype).view(*shape)
 
 
 def copy_blocks(caches: Sequence[LayerCache], copies: Sequence[tuple[int, int]]) -> None:
