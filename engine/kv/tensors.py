@@ -13,6 +13,9 @@ from ...models.attention.base import AttentionSpec
 from ...models.batch import LayerCache
 
 
+CACHE_LINE = 64  # bytes: a head of a token shall not lie on one more than it must
+
+
 def block_bytes(specs: Sequence[AttentionSpec], block_size: int) -> int:
     """Bytes of one block over all layers."""
     return sum(2 * block_size * spec.kv_heads * spec.head_dim * spec.cache_dtype.itemsize for spec in specs)
@@ -33,8 +36,10 @@ def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> to
     """Zeros; on a CPU as the system gives them, which takes no memory and no time before they are written to."""
     if device.type != "cpu":
         return torch.zeros(*shape, dtype=dtype, device=device)
-    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(untouched).view(dtype).view(*shape)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    untouched = torch.from_numpy(np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8))
+    skipped = -untouched.data_ptr() % CACHE_LINE
+    return untouched[skipped : skipped + num_bytes].view(dtype).view(*shape)
 
 
 def copy_blocks(caches: Sequence[LayerCache], copies: Sequence[tuple[int, int]]) -> None:
