@@ -12,7 +12,6 @@ from ...kernels.ops.kv import copy_blocks_
 from ...models.attention.base import AttentionSpec
 from ...models.batch import LayerCache
 
-
 CACHE_LINE = 64  # bytes: a head of a token shall not lie on one more than it must
 
 
