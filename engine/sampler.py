@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ArilError
+from ..core.errors import ArilError, InvalidRequest
 from .draw import Noise, draw
 from .logits import Ints, RuledRow, apply_rules
 from .params import SamplingParams
@@ -75,10 +75,10 @@ class Sampler:
         rows = torch.tensor([at for at, _, _ in drawing], device=logits.device)
         chosen = logits if len(drawing) == len(logits) else logits[rows]
         voices = [voice for _, _, voice in drawing]
-        finite, tokens, logprobs = self._draw(chosen, voices)
+        errors, tokens, logprobs = self._draw(chosen, voices)
         for at, (_, id_, voice) in enumerate(drawing):
-            if not finite[at]:
-                answers[id_] = Sampled([], error=ArilError("the model's output for this request is not finite"))
+            if at in errors:
+                answers[id_] = Sampled([], error=errors[at])
                 continue
             voice.took(tokens[at])
             answers[id_] = Sampled([tokens[at]], logprobs=logprobs.get(at), prompt_logprobs=prompts.get(id_))
@@ -86,19 +86,24 @@ class Sampler:
 
     def _draw(
         self, logits: Tensor, voices: Sequence[_Voice]
-    ) -> tuple[list[bool], list[int], dict[int, list[TokenLogprobs]]]:
-        """Whether each row is sound, its token, and its log-probabilities where asked for, by row."""
+    ) -> tuple[dict[int, ArilError], list[int], dict[int, list[TokenLogprobs]]]:
+        """What is wrong with which row, each row's token, and the log-probabilities where asked for, by row."""
         peak, tokens = logits.max(dim=-1)  # a NaN anywhere makes the maximum NaN
-        finite = peak.isfinite()
-        sound = finite.tolist()
-        if not all(sound):
-            logits[~finite] = 0.0  # so that the other rows can be drawn as always
+        errors: dict[int, ArilError] = {
+            at: ArilError("the model's output for this request is not finite") for at in _flattened(logits, peak)
+        }
         asking = [at for at, voice in enumerate(voices) if voice.params.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asking), dim=-1) if asking else None
         ruled = [at for at, voice in enumerate(voices) if voice.rules.has_rules]
         if ruled:
             apply_rules(logits, [(at, voices[at].rules) for at in ruled])
-            tokens = logits.max(dim=-1).indices
+            peak, tokens = logits.max(dim=-1)
+            errors |= {
+                at: InvalidRequest(
+                    "min_tokens: no token is left to go on with, as stop_token_ids has them all", param="min_tokens"
+                )
+                for at in _flattened(logits, peak)
+            }
         drawn = [at for at, voice in enumerate(voices) if not voice.params.greedy]
         if drawn:
             mine = [voices[at] for at in drawn]
@@ -109,7 +114,7 @@ class Sampler:
             counts = [voices[at].params.logprobs or 0 for at in asking]
             found = token_logprobs(raw, tokens[asking], counts)
             logprobs = {at: [one] for at, one in zip(asking, found, strict=True)}
-        return sound, tokens.tolist(), logprobs
+        return errors, tokens.tolist(), logprobs
 
     def _prompt_logprobs(self, logits: Tensor, row: Wanted) -> list[TokenLogprobs | None]:
         """For the prompt tokens that this row computed; None for the first, which nothing predicts."""
@@ -133,6 +138,15 @@ def token_logprobs(raw: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[T
     tops = [dict(zip(ids[:count], values[:count], strict=True)) for count, ids, values in best]
     columns = zip(tokens.tolist(), own[:, 0].tolist(), rank[:, 0].tolist(), tops, strict=True)
     return [TokenLogprobs(*column) for column in columns]
+
+
+def _flattened(logits: Tensor, peak: Tensor) -> list[int]:
+    """The rows without a finite maximum; they become level, so that the others can be drawn as always."""
+    finite = peak.isfinite()
+    if bool(finite.all()):
+        return []
+    logits[~finite] = 0.0
+    return [at for at, sound in enumerate(finite.tolist()) if not sound]
 
 
 def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:

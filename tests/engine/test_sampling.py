@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from aril.core.errors import ArilError
+from aril.core.errors import ArilError, InvalidRequest
 from aril.engine.draw import Noise, draw
 from aril.engine.logits import History
 from aril.engine.params import SamplingParams
@@ -178,3 +178,12 @@ def test_a_row_that_is_not_finite_fails_alone(broken):
     first, second, third = sample(values, params)
     assert (first, third) == (sound[0], sound[2])
     assert (second.token_ids, type(second.error)) == ([], ArilError)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_whose_rules_leave_no_token_fails_alone(temperature):
+    hopeless = SamplingParams(temperature=temperature, seed=1, min_tokens=2, stop_token_ids=tuple(range(VOCAB)))
+    values, other = logits(2), SamplingParams(seed=1)
+    failed, drawn = sample(values, [hopeless, other])
+    assert (failed.token_ids, type(failed.error)) == ([], InvalidRequest)
+    assert drawn == sample(values[1:], [other])[0]
