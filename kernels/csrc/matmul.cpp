@@ -31,9 +31,11 @@ void task(X* out, const float* x, const T* w, const Product& p, int64_t top, int
         const int64_t width = std::min(group, panels.end - first), column = first * NR;
         for (int64_t cut = 0; cut < cuts; cut++) {
             const Range ks(p.k, cut, cuts);
-            for (int64_t j = 0; j < width; j++)
-                panel_product(height, sums + j * NR, group * NR, x + top * p.x_stride + ks.begin, p.x_stride,
-                              w + ((first + j) * p.k + ks.begin) * NR, ks.end - ks.begin, cut > 0);
+            for (int64_t j = 0; j < width; j++) {
+                const T* panel = w + ((first + j) * p.k + ks.begin) * NR;
+                panel_product(height, sums + j * NR, group * NR, x + top * p.x_stride + ks.begin, p.x_stride, panel,
+                              ks.end - ks.begin, cut > 0, panel + p.k * NR);
+            }
         }
         for (int64_t i = 0; i < height; i++)
             copy(out + (top + i) * p.n + column, sums + i * group * NR, std::min(width * NR, p.n - column));

@@ -17,8 +17,16 @@ ARIL_INLINE void load_row(const float* p, vf& low, vf& high) {
 
 ARIL_INLINE void load_row(const bf16* p, vf& low, vf& high) { load_pairs(p, low, high); }
 
+// What will be read after this panel, to be brought into L2 meanwhile: `step` bytes with each k. Memory then works while
+// the tiles compute, instead of before they do (SmolLM2's layers on one core of Zen 3: 16 rows in 24 ms instead of 31).
+struct Ahead {
+    const char* at;
+    int64_t step;
+};
+
 template <int M, class T>
-void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k, bool onto) {
+void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k, bool onto,
+          Ahead ahead) {
     vf low[M], high[M];  // in registers, as long as every loop over them is unrolled
 #pragma GCC unroll 12
     for (int m = 0; m < M; m++) {
@@ -27,6 +35,7 @@ void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T*
     }
     for (int64_t i = 0; i < k; i++) {
         vf w_low, w_high;
+        prefetch(ahead.at + i * ahead.step);
         load_row(panel + i * NR, w_low, w_high);
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++) {
@@ -44,21 +53,24 @@ void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T*
 
 template <int M, class T>
 ARIL_INLINE void tile_of(int rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
-                         bool onto) {
+                         bool onto, Ahead ahead) {
     if constexpr (M > 1)
-        if (rows < M) return tile_of<M - 1>(rows, c, c_stride, x, x_stride, panel, k, onto);
-    tile<M>(c, c_stride, x, x_stride, panel, k, onto);
+        if (rows < M) return tile_of<M - 1>(rows, c, c_stride, x, x_stride, panel, k, onto, ahead);
+    tile<M>(c, c_stride, x, x_stride, panel, k, onto, ahead);
 }
 
-// c[rows, NR] = (or continues with) x[rows, k] times the panel; the rows are cut evenly into tiles of at most MR.
+// c[rows, NR] = (or continues with) x[rows, k] times the panel; the rows are cut evenly into tiles of at most MR. `next` is the
+// panel that follows; each tile brings its share.
 template <class T>
 void panel_product(int64_t rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
-                   bool onto) {
+                   bool onto, const T* next = nullptr) {
     const int64_t tiles = (rows + MR - 1) / MR;
+    const int64_t step = int64_t(NR * sizeof(T)) / tiles;
     for (int64_t t = 0; t < tiles; t++) {
         const Range part(rows, t, tiles);
+        const Ahead ahead{reinterpret_cast<const char*>(next ? next : panel) + t * k * step, step};
         tile_of<MR>(int(part.end - part.begin), c + part.begin * c_stride, c_stride, x + part.begin * x_stride, x_stride, panel,
-                    k, onto);
+                    k, onto, ahead);
     }
 }
 
