@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin.registry import Place, SharedEngine
 from builders.adapters import load_base, make_adapter
 from builders.models import make_model
 from builders.postgres import Postgres, running_postgres
+from builders.registry import Place, SharedEngine
 
 
 @pytest.fixture(scope="session")

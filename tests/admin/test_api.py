@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from admin.registry import ADAPTERS, BASE, Place, Registry, alive
+from builders.registry import ADAPTERS, BASE, Place, Registry, alive
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 LIMIT = 1 << 20

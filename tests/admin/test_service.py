@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from admin.registry import BASE, Place, alive, until
 from aril.admin_api.tables import AuditLine, State
 from aril.core.errors import Conflict, InvalidAdapter, NotFound, Unavailable
+from builders.registry import BASE, Place, alive, until
 from sqlalchemy import select
 
 

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from aril.commands._process import Server, running
 from builders.adapters import make_adapter
+from builders.commands import SMALL, Files
 from builders.models import make_model
-
-SMALL = ("--kv-cache-memory", "4MiB", "--adapter-memory", "4MiB", "--max-model-len", "128", "--threads", "1")
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What lies on disk."""
-
-    model: Path
-    adapter: Path
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from aril.admin_api.db import Database
 from aril.cli import main
 from aril.commands._examples import examples
 from aril.commands._process import READY, Server
-from cli.conftest import SMALL, Files
+from builders.commands import SMALL, Files
 
 COMMANDS = {"adapters", "bench", "chat", "db", "demo", "generate", "serve", "version"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler.world import World, adapter, answer
+from builders.world import World, adapter, answer
 
 PROMPT = list(range(1, 17))  # 4 full blocks
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 from aril.engine.request import Request
+from builders.world import VOCAB, World, adapter, answer
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from scheduler.world import VOCAB, World, adapter, answer
 
 ADAPTERS = [None, *(adapter(name) for name in "abcd"), replace(adapter("a"), name="alias of a")]
 STEMS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [1, 2, 3, 4, 9, 9, 9, 9], []]

@@ -8,7 +8,7 @@ from aril.engine.params import SamplingParams
 from aril.engine.queue import PATIENCE, Queue
 from aril.engine.request import Request
 from aril.lora.adapter import AdapterRef
-from scheduler.world import adapter
+from builders.world import adapter
 
 numbers = count()
 

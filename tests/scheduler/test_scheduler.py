@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aril.core.errors import Conflict, InvalidAdapter, InvalidRequest
-from scheduler.world import EOS, World, adapter, answer, draw, fingerprints, ids
+from builders.world import EOS, World, adapter, answer, draw, fingerprints, ids
 
 LONG = list(range(1, 31))
 

@@ -16,8 +16,8 @@ from aril.server.app import create_app
 from builders.adapters import load_base, make_adapter
 from builders.engines import make_engine
 from builders.models import make_model
+from builders.serving import Served, listening
 from openai import OpenAI
-from server.serving import Served, listening
 
 ADAPTERS = ("red", "green", "org/blue")
 CONTEXT = 256

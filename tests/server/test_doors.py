@@ -9,8 +9,8 @@ import pytest
 from aril import __version__
 from aril.server.app import create_app
 from aril.server.auth import StaticKeys
+from builders.serving import Served, listening
 from openai import OpenAI
-from server.serving import Served, listening
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 from aril.server.app import create_app
+from builders.serving import Served, listening
 from openai import OpenAI
-from server.serving import Served, listening
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from aril.bench.client import Client, events
-from server.serving import Served
+from builders.serving import Served
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the dog", "temperature": 0, "ignore_eos": True}
 
