@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from . import patterns
 from .fields import Fields, refusals
 
 T = TypeVar("T")
@@ -23,7 +23,8 @@ ALL_LINEAR = "all-linear"
 # PEFT's defaults for absent fields
 DEFAULT_RANK = 8
 DEFAULT_ALPHA = 8.0
-LAYER_NUMBER = r".*?\.[^.]*\.(?P<at>\d+)\."  # the first numbered segment of a module path
+MAX_DEPTH = 32
+MAX_BYTES = 1 << 20  # of the file; the largest that PEFT writes have a line for each module
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class AdapterConfig:
         if self.targets is None:
             return True
         if isinstance(self.targets, str):
-            return self.targets.lower() == ALL_LINEAR or re.fullmatch(self.targets, path) is not None
+            return self.targets.lower() == ALL_LINEAR or patterns.is_whole(self.targets, path)
         return path in self.targets or (_ends_with(path, self.targets) and self._has_layer(path))
 
     def rank(self, path: str) -> int:
@@ -106,21 +107,21 @@ class AdapterConfig:
 
     def _excludes(self, path: str) -> bool:
         if isinstance(self.exclude, str):
-            return re.fullmatch(self.exclude, path) is not None
+            return patterns.is_whole(self.exclude, path)
         return path in self.exclude or _ends_with(path, self.exclude)
 
     def _has_layer(self, path: str) -> bool:
-        if not self.layers:
-            return True
-        patterns = [rf"(?:^|.*?\.){p}\.(?P<at>\d+)\." for p in self.layers_pattern] or [LAYER_NUMBER]
-        found = next((m for p in patterns if (m := re.match(p, path))), None)
-        return found is not None and int(found["at"]) in self.layers
+        return not self.layers or patterns.layer_of(self.layers_pattern, path) in self.layers
 
 
 def _document(raw: bytes, problems: list[str]) -> dict[str, object] | None:
+    if len(raw) > MAX_BYTES:
+        problems.append(f"adapter_config.json has {len(raw)} bytes, and at most {MAX_BYTES} are read")
+        return None
     try:
         document = json.loads(raw)
-    except ValueError as error:
+        _require_plain(document)
+    except (ValueError, RecursionError) as error:
         problems.append(f"adapter_config.json is not JSON: {error}")
         return None
     if not isinstance(document, dict):
@@ -131,6 +132,22 @@ def _document(raw: bytes, problems: list[str]) -> dict[str, object] | None:
         problems.append(reason)
         return None
     return document
+
+
+def _require_plain(document: object) -> None:
+    """Raises ValueError for what Python reads and others (clients, databases) cannot: NaN, half characters, NUL."""
+    _require_shallow(document, MAX_DEPTH)
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    if "\\u0000" in text:
+        raise ValueError("it holds the character U+0000")
+
+
+def _require_shallow(value: object, room: int) -> None:
+    if room == 0:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(inner, room - 1)
 
 
 def _no_lora(document: dict[str, object]) -> str | None:
@@ -148,7 +165,7 @@ def _no_lora(document: dict[str, object]) -> str | None:
 
 
 def _first_match(pattern: Mapping[str, T], path: str, default: T) -> T:
-    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", path)), default)
+    return next((value for key, value in pattern.items() if patterns.is_last(key, path)), default)
 
 
 def _ends_with(path: str, names: tuple[str, ...]) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from . import patterns
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ REFUSED = {
 # These leave the base as it is. The others (pissa, olora, corda, loftq, lora_ga) train against a changed base.
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
 TASKS = (None, "CAUSAL_LM")
+MAX_KEYS = 2000  # of a pattern; one for each module of an 80-layer base are 560
 BASE_CLASSES = ("ForCausalLM", "LMHeadModel", "Model")
 
 
@@ -114,13 +116,13 @@ class Fields:
         """A list of names, or a string that is a regular expression."""
         value = self._read(name, lambda v: _all(_as_list(v), str), "a list of names or a regular expression")
         if isinstance(value, str):
-            return self._compiled(name, value)
+            return self._checked(name, value, patterns.WHOLE)
         return None if value is None else tuple(value)
 
     def regexes(self, name: str) -> tuple[str, ...]:
         """One regular expression or a list of them."""
         value = self._read(name, lambda v: _all(_as_list(v), str), "a string or a list of strings")
-        return tuple(self._compiled(name, pattern) for pattern in _as_list(value) if pattern)
+        return tuple(self._checked(name, pattern, patterns.LAYER) for pattern in _as_list(value) if pattern)
 
     def pattern(self, name: str, read: Callable[[Fields, str, T], T], default: T) -> dict[str, T]:
         """An object from regular expressions to values."""
@@ -128,7 +130,10 @@ class Fields:
             self._read(name, lambda v: isinstance(v, dict) and None not in v.values(), "an object, no null in it") or {}
         )
         inner = Fields({f"{name}[{key}]": v for key, v in value.items()}, self._problems)
-        return {self._compiled(name, key): read(inner, f"{name}[{key}]", default) for key in value}
+        if len(value) > MAX_KEYS:
+            self._problems.append(f"{name} has {len(value)} keys, and at most {MAX_KEYS} are read")
+            return {}
+        return {self._checked(name, key, patterns.LAST_PARTS): read(inner, f"{name}[{key}]", default) for key in value}
 
     def _read(self, name: str, right: Callable[[object], bool], kind: str) -> Any:
         """The value where it is of the right kind; None where it is absent or was found wrong."""
@@ -138,13 +143,12 @@ class Fields:
         self._problems.append(f"{name}={_shown(value)} must be {kind}")
         return None
 
-    def _compiled(self, name: str, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            self._problems.append(f"{name}: {pattern!r} is not a regular expression: {error}")
-            return re.escape(pattern)
-        return pattern
+    def _checked(self, name: str, pattern: str, place: str) -> str:
+        reason = patterns.problem(pattern, place)
+        if reason is None:
+            return pattern
+        self._problems.append(f"{name}: {_shown(pattern)} {reason}")
+        return "0"  # an expression like any other: the adapter is refused
 
 
 def _is_rank(value: object) -> bool:
@@ -152,7 +156,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aril.core.errors import InvalidAdapter
+from aril.lora import patterns
 from aril.lora.config import AdapterConfig
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
@@ -66,6 +68,23 @@ REFUSED: dict[str, Any] = {
     "exclude_modules": "(unclosed",
     "peft_type": "LOHA",
 }
+UNREADABLE: dict[str, bytes] = {
+    "nested too deep for Python": b"[" * 100_000,
+    "nested too deep for clients": b'{"eva_config": ' + b"[" * 40 + b"]" * 40 + b"}",
+    "half a character": rb'{"base_model_name_or_path": "\ud800"}',
+    "NUL, which PostgreSQL cannot keep": rb'{"base_model_name_or_path": "\u0000"}',
+    "NaN, which is no JSON": b'{"lora_dropout": NaN}',
+    "an endless file": b'{"peft_type": "LORA"' + b" " * (1 << 20) + b"}",
+}
+OUT_OF_BOUNDS: list[dict[str, Any]] = [
+    {"lora_alpha": 10**400},
+    {"alpha_pattern": {"q_proj": 10**400}},
+    {"rank_pattern": {f"layers.{at}": 1 for at in range(2001)}},
+    {"layers_pattern": "(?P<at>x)", "layers_to_transform": [0]},
+    {"rank_pattern": {"(?i)q_proj": 4}},
+    {"target_modules": "(" * 5000 + ")" * 5000},
+    {"target_modules": "q_proj|" * 20_000},
+]
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 
@@ -88,6 +107,27 @@ def test_what_cannot_be_served_is_refused_by_name(field: str) -> None:
     problems: list[str] = []
     AdapterConfig.from_json(json.dumps({**PLAIN, field: REFUSED[field]}).encode(), problems)
     assert [field in problem for problem in problems] == [True]
+
+
+@pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_file_that_others_could_not_read_is_refused(raw: bytes) -> None:
+    problems: list[str] = []
+    assert AdapterConfig.from_json(raw, problems) is None
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize("fields", OUT_OF_BOUNDS, ids=lambda fields: str(fields)[:40])
+def test_what_is_out_of_bounds_is_a_problem_and_not_a_crash(fields: dict[str, Any]) -> None:
+    problems: list[str] = []
+    AdapterConfig.from_json(json.dumps({**PLAIN, **fields}).encode(), problems)
+    assert [next(iter(fields)) in problem for problem in problems] == [True]
+
+
+def test_an_expression_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "MATCH_SECONDS", 0.02)
+    endless = parsed({**PLAIN, "target_modules": r"((\w*\W*)*(\w*)*)*\1(x+x+)+y"})
+    with pytest.raises(InvalidAdapter, match="takes too long"):
+        endless.adapts("x" * 5000)
 
 
 def test_every_problem_is_listed_at_once() -> None:
