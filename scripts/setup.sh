@@ -15,24 +15,25 @@ for name in python3.11 python3.12 python3.13 python3; do
 done
 [ -n "$python" ] || { echo "Aril needs Python 3.11 or newer; set PYTHON to one" >&2; exit 1; }
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-pip="$PWD/.venv/bin/python -m pip --disable-pip-version-check -q"
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
 torch='torch>=2.11,<2.14'
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; }
 if .venv/bin/python -c 'import torch' 2>/dev/null; then
     : # what is installed stays
 elif [ -n "${TORCH_INDEX:-}" ]; then
-    $pip install "$torch" --index-url "$TORCH_INDEX"
+    pip install -q "$torch" --index-url "$TORCH_INDEX"
 else
-    if ! has_gpu && [ "$(uname -sm)" = "Linux x86_64" ] && ! $pip index versions torch 2>/dev/null | grep -q '+cpu'; then
+    if ! has_gpu && [ "$(uname -sm)" = "Linux x86_64" ] &&
+        ! pip install --dry-run --no-deps "$torch" 2>/dev/null | grep -q '+cpu'; then
         echo "No GPU here, but only torch builds with CUDA (several GB) are offered." >&2
         echo "To take the CPU build, stop now and set TORCH_INDEX to PyTorch's CPU wheel index." >&2
     fi
-    $pip install "$torch"
+    pip install -q "$torch"
 fi
 case $want in
-dev) $pip install -e '.[dev]' ;;
-*) $pip install -e . ;;
+dev) pip install -q -e '.[dev]' ;;
+*) pip install -q -e . ;;
 esac
 mkdir -p .venv/src && ln -sfn "$PWD" .venv/src/aril # under its own name, for mypy
 echo "$mark" >"$stamp"
