@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from . import __version__
 from .commands._command import Command
 from .core.errors import ArilError, InvalidRequest
 from .core.registry import Registry
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = args.command
         return command.run(args)
     except ArilError as error:
-        _complain(error.message, *error.problems)
+        _complain(error.message, *(problem for problem in error.problems if problem not in error.message))
         return 2 if isinstance(error, InvalidRequest) else 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aril", description="Serve one base language model with very many LoRA adapters."
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands: Registry[Command] = Registry("command", f"{__package__}.commands")
     choices = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in commands.names():

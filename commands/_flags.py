@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from ..engine.config import EngineConfig, parse_switch
+from ..engine.config import EngineConfig, parse_bytes, parse_switch
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -55,8 +56,16 @@ def state_dir(given: Path | None, model: str) -> Path:
     """The state folder in force; each base has one of its own, since an adapter belongs to its base."""
     if given is not None:
         return Path(given)
-    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "aril" / re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+    home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "aril"
+    if not os.path.exists(model):
+        return home / re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+    place = os.path.realpath(model)  # however it was spelt
+    return home / f"{Path(place).name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+
+def _readable(num_bytes: Any) -> str:
+    """A default size as a person would type it."""
+    return f"{num_bytes >> 30}GiB" if num_bytes % (1 << 30) == 0 else f"{num_bytes >> 20}MiB"
 
 
 def _shape(each: Field[Any]) -> dict[str, Any]:
@@ -64,6 +73,6 @@ def _shape(each: Field[Any]) -> dict[str, Any]:
     facts, default = each.metadata, each.default
     if facts["parse"] is parse_switch:
         return {"help": facts["help"], "action": argparse.BooleanOptionalAction, "default": None}
-    shown = "" if default is None else f" ({default})"
+    shown = "" if default is None else f" ({_readable(default) if facts['parse'] is parse_bytes else default})"
     metavar = "|".join(map(str, facts["choices"])) if facts["choices"] and len(facts["choices"]) < 5 else None
     return {"help": facts["help"] + shown, "metavar": metavar or each.name.rsplit("_", 1)[-1].upper()}

@@ -87,9 +87,15 @@ def _table(found: list[dict[str, Any]]) -> None:
     for adapter in found:
         newest = _shown_revision(adapter)
         print(
-            f"{adapter['name']:<{width}}  {'yes' if adapter['active'] else 'no':<6}  {newest['number']:>8}  "
+            f"{adapter['name']:<{width}}  {_activity(adapter):<6}  {newest['number']:>8}  "
             f"{newest['rank']:>4}  {newest['size'] / 1024:>8.0f}  {adapter['description']}"
         )
+
+
+def _activity(adapter: dict[str, Any]) -> str:
+    if adapter["fault"]:
+        return "fault"
+    return "yes" if adapter["active"] else "no"
 
 
 def _details(adapter: dict[str, Any]) -> None:

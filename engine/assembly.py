@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
     )
     model = ModelInfo(
         id=config.served_model_name or source.name,
-        source=config.model,
+        source=os.path.realpath(config.model) if os.path.exists(config.model) else config.model,
         max_model_len=memory.max_model_len,
         vocab_size=network.spec.vocab_size,
         dtype=str(network.spec.dtype).removeprefix("torch."),

@@ -176,7 +176,7 @@ class LLM:
 
     def _finish(self, outputs: Mapping[str, RequestOutput], use_tqdm: bool) -> None:
         """Turn the engine until it has nothing to do."""
-        with tqdm(total=len(outputs), desc="prompts", dynamic_ncols=True, disable=not use_tqdm) as bar:
+        with tqdm(total=len(outputs), desc="prompts", dynamic_ncols=True, disable=None if use_tqdm else True) as bar:
             while self._engine.has_work:
                 self._ready.clear()
                 for chunk in self._engine.step():

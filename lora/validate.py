@@ -19,7 +19,6 @@ from .delta import AdaptableLinear
 from .weights import OUTER, Pair, PairNames, TensorFile, check_shapes, pair_up, read_pair
 
 LFS_POINTER = b"version https://git-lfs"
-NUM_SHOWN = 8  # problems in the message; all of them are in `problems`
 HEADS = ("lm_head", "embed_tokens")
 
 
@@ -110,9 +109,8 @@ def raise_problems(problems: list[str]) -> None:
     """Raise InvalidAdapter when there is anything to tell."""
     if not problems:
         return
-    shown = "; ".join(problems[:NUM_SHOWN])
-    rest = f"; and {len(problems) - NUM_SHOWN} more" if len(problems) > NUM_SHOWN else ""
-    raise InvalidAdapter(f"this adapter cannot be served: {shown}{rest}", problems=problems)
+    rest = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    raise InvalidAdapter(f"this adapter cannot be served: {problems[0]}{rest}", problems=problems)
 
 
 def _read_config(path: Path, problems: list[str]) -> AdapterConfig | None:

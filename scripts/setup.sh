@@ -18,6 +18,7 @@ done
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
 torch='torch>=2.11,<2.14'
+echo "Installing Aril and what it needs into .venv; the first time takes some minutes."
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; }
 if .venv/bin/python -c 'import torch' 2>/dev/null; then
     : # what is installed stays

@@ -1,10 +1,20 @@
-"""What every test may use: the tiny models made on the spot, and the demo base."""
+"""What every test may use.
+
+Without a GPU the Triton kernels run in Triton's interpreter. It must be asked for before anything imports Triton, whose
+own functions are decorated then: so here, and not beside the kernels' tests. Interpreted kernels are only ever forced,
+so the other tests of the same process do not meet them.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
