@@ -80,7 +80,7 @@ class AdapterService:
             entry = await self._keep(name, staged, facts, description, actor)
             if activate:
                 await self._activate(entry, actor)
-        return await self.get(name)
+            return await self.get(name)
 
     async def upload_folder(self, name: str, folder: Path, *, description: str | None = None) -> Adapter:
         """`upload` of a PEFT folder on this machine."""
@@ -92,7 +92,7 @@ class AdapterService:
         async with self._turns.take(name):
             entry = await self._database.run(lambda session: repo.entry(repo.chosen(session, name, number)))
             await self._activate(entry, actor)
-        return await self.get(name)
+            return await self.get(name)
 
     async def deactivate(self, name: str, *, actor: str = "admin") -> Adapter:
         """Stop resolving `name` at once; returns when its last request has ended and its memory is free."""

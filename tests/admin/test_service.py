@@ -188,6 +188,18 @@ async def test_changes_of_one_name_at_once_end_in_one_state(place: Place, folder
 
 
 @alive
+async def test_an_upload_that_another_call_deletes_at_once_has_still_been_an_upload(
+    sqlite_place: Place, folders: list[Path]
+) -> None:
+    async with sqlite_place.running() as registry:
+        service = registry.admin.service
+        upload = asyncio.create_task(service.upload_folder("pirate", folders[0]))
+        await until(lambda: registry.admin.catalog.published("pirate") is not None)
+        await service.delete("pirate")
+        assert (await upload).name == "pirate"
+
+
+@alive
 async def test_a_bad_adapter_leaves_no_trace(sqlite_place: Place, folders: list[Path], tmp_path: Path) -> None:
     broken = shutil.copytree(folders[0], tmp_path / "broken")
     (broken / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 3, "use_dora": true}')
