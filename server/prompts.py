@@ -12,7 +12,7 @@ from .schemas import Message, Prompt
 
 MAX_PROMPTS = 2048  # of one completion request
 OWN_VARIABLES = frozenset(
-    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
+    ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
 )  # what chat_template_kwargs may not set: each has a field of its own, or is the operator's
 
 

@@ -54,6 +54,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"self": "x"}}, "chat_template_kwargs"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
     ({"use_beam_search": True}, "use_beam_search"),
