@@ -136,8 +136,12 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 @contextmanager
 def _locked(folder: Path, what: str, flag: str) -> Iterator[None]:
     """A folder for ourselves; raises Conflict when another server has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / "lock").open("w"))
+        except OSError as error:
+            raise InvalidRequest(f"{flag} {folder}: cannot be used as the {what}: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -53,6 +53,7 @@ def test_the_folder_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) 
         (["serve", "x", "--dtype", "int3"], 2, "--dtype int3"),
         (["serve", "x", "--kv-cache-memory", "lots"], 2, "--kv-cache-memory lots"),
         (["serve", "x", "--port", "99999"], 2, "port 99999"),
+        (["serve", "x", "--port", "0", "--state-dir", "/dev/null"], 2, "--state-dir /dev/null"),
         (["generate", "x", "--prompt", "a", "--adapter", "/nowhere"], 2, "no folder /nowhere"),
         (["adapters", "list", "--admin-key", "k", "--url", "http://127.0.0.1:1"], 1, "is `aril serve` running there"),
         (["adapters", "upload", "a", "/nowhere", "--admin-key", "k"], 2, "adapter_config.json"),
