@@ -1,41 +1,55 @@
-"""The life of an adapter in the registry: uploaded, activated, replaced, deleted. The one transaction story.
+"""The life of an adapter in the registry: uploaded, checked, served, replaced, deleted. The one transaction story.
 
-Bytes are durable before a row names them; a row changes before a name resolves to it; a name stops resolving before
+Bytes are durable before a row names them; a row changes before requests see it; requests stop seeing a revision before
 the memory and the bytes behind it go. A crash between two steps leaves work for `reconcile`, never a contradiction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from ..core.errors import ArilError, Unavailable
+from sqlalchemy.orm import Session
+
+from ..core.callers import EVERYTHING, LOCAL, Caller
+from ..core.errors import InvalidAdapter, Unavailable
 from ..core.log import event, get_logger
 from ..engine.client import EngineClient
 from ..lora.adapter import AdapterRef
-from ..lora.catalog import CatalogEntry
 from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
 from ..lora.store import AdapterStore, Staged
 from ..lora.validate import TargetSpec
 from . import repo
+from .canaries import Watch
 from .catalog import AdapterCatalog
-from .checked import Facts, facts_of
+from .checked import Survey, survey_of
 from .db import Database
+from .etags import etag
+from .feed import Change
 from .names import check_name
+from .repo import Particulars
 from .residency import Residency
 from .settings import AdminSettings
-from .tables import Adapter
-from .tasks import Tasks, Turns, all_of
+from .tables import Adapter, Revision, State
+from .tasks import News, Tasks, all_of
 
+T = TypeVar("T")
 log = get_logger(__name__)
 Contents = AbstractContextManager[Mapping[str, BinaryIO | Path]]  # files by name; opened and read in a worker thread
+DEFAULTS = Particulars()
+REGISTRY = Caller(name="registry", scopes=EVERYTHING)  # what changes by itself
+UNDER_WAY = (State.UPLOADED, State.CHECKING)
+NAMING = 0x6E616D65  # "name": held between durable bytes and the row that names them, and by the sweep
+MOST_KEEPING = 4  # uploads at once that hash and write: each takes two connections to the database
+LOOK_AGAIN_SECONDS = 0.5  # how often `wait` looks whether another server's gate has decided
 
 
 class AdapterService:
-    """Changes what is served. Changes under one name take turns; different names do not wait for each other."""
+    """Changes what is served. `uploads` is set whenever something waits to be checked."""
 
     def __init__(
         self,
@@ -45,159 +59,232 @@ class AdapterService:
         engine: EngineClient,
         targets: TargetSpec,
     ) -> None:
-        self.catalog = AdapterCatalog(engine.model.id)
+        self._residency = Residency(engine)
+        self.catalog = AdapterCatalog(engine.model.id, self._residency)
+        self.uploads = asyncio.Event()
         self._settings = settings
         self._database = database
         self._store = store
         self._targets = targets
-        self._residency = Residency(engine)
-        self._turns = Turns()
-        self._naming = asyncio.Lock()  # held between durable bytes and the row that names them, and by the sweep
+        self._news = News()
+        self._looking = asyncio.Lock()  # so that what was read later is also what requests see later
+        self._naming = asyncio.Lock()  # held by the sweep
+        self._keeping = asyncio.Semaphore(MOST_KEEPING)
+        self._under_way: set[asyncio.Task[Revision]] = set()  # bytes are there, or soon, and their row is on its way
         self._retiring = Tasks()
 
-    async def all(self) -> Sequence[Adapter]:
-        """All adapters, by name."""
-        return await self._database.run(repo.adapters)
+    async def find(self, caller: Caller, wanted: repo.Wanted) -> tuple[Sequence[Adapter], str | None]:
+        """Adapters by name, and the cursor of the next page."""
+        return await self._database.run(lambda session: repo.adapters(session, caller, wanted))
 
-    async def get(self, name: str) -> Adapter:
-        """One adapter; raises NotFound."""
-        return await self._database.run(lambda session: repo.adapter(session, name))
+    async def get(self, caller: Caller, name: str) -> Adapter:
+        """One adapter, of which requests see all that is READY; raises NotFound."""
+        adapter = await self._database.run(lambda session: repo.adapter(session, caller, name))
+        seen = self.catalog.seen(caller.tenant, name)
+        if {r.number for r in adapter.revisions if r.state is State.READY} - set(seen.revisions if seen else ()):
+            await self.refresh(caller.tenant, name)  # the gate may be about to, or another server's
+        return adapter
 
     async def upload(
         self,
+        caller: Caller,
         name: str,
         contents: Contents,
+        said: Particulars = DEFAULTS,
         *,
-        description: str | None = None,
-        activate: bool = True,
-        actor: str = "admin",
-    ) -> Adapter:
-        """Keep `contents` as the newest revision of `name`; the same bytes again change nothing. Durable on return, and
-        by default active and loaded. Raises InvalidRequest, InvalidAdapter, TooLarge or Conflict."""
+        also: Callable[[Session, Revision], None] = lambda _session, _revision: None,
+    ) -> Revision:
+        """Keep `contents` as the newest revision of `name`, to be checked; the same bytes again change nothing.
+
+        Durable on return; `also` is done in the same transaction. Raises InvalidRequest, InvalidAdapter (what names and
+        shapes tell), TooLarge or Conflict.
+        """
         check_name(name, self.catalog.base)
-        staged, facts = await asyncio.to_thread(self._stage, contents)
-        async with self._turns.take(name):
-            entry = await self._keep(name, staged, facts, description, actor)
-            if activate:
-                await self._activate(entry, actor)
-            return await self.get(name)
+        staged, survey = await asyncio.to_thread(self._stage, contents)
+
+        def keep() -> Revision:
+            with self._database.among(NAMING):
+                facts = survey.with_digest(self._store.commit(staged))
+                return self._database.transact(lambda session: record(session, facts))
+
+        def record(session: Session, facts: repo.Facts) -> Revision:
+            revision = repo.record(session, caller, name, facts, said)
+            also(session, revision)
+            return revision
+
+        async with self._keeping:
+            async with self._naming:  # not while a sweep runs
+                keeping = asyncio.create_task(asyncio.to_thread(keep))
+                self._under_way.add(keeping)
+                keeping.add_done_callback(self._under_way.discard)
+            revision = await asyncio.shield(keeping)  # the thread goes on whoever waits for it
+        self.catalog.found(revision.digest)
+        await self.refresh(caller.tenant, name)
+        self.uploads.set()
+        return revision
+
+    async def wait(self, caller: Caller, name: str, number: int, seconds: float) -> Revision:
+        """Revision `number` once it is READY or REJECTED, which requests see then too, or as it stands after `seconds`;
+        raises NotFound."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            news = self._news.next(f"{caller.tenant}/{name}")
+            revision = await self._database.run(lambda session: repo.revision(session, caller, name, number))
+            left = deadline - asyncio.get_running_loop().time()
+            if revision.state not in UNDER_WAY:
+                await self.refresh(caller.tenant, name)  # the gate may be about to, or another server's
+                return revision
+            if left <= 0:
+                return revision
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), min(left, LOOK_AGAIN_SECONDS))
 
     async def upload_folder(self, name: str, folder: Path, *, description: str | None = None) -> Adapter:
-        """`upload` of a PEFT folder on this machine."""
+        """Upload a PEFT folder on this machine, and wait until the bare name means it; raises InvalidAdapter."""
         files = {file: folder / file for file in (CONFIG_FILE, WEIGHTS_FILE)}
-        return await self.upload(name, nullcontext(files), description=description, actor="local")
+        revision = await self.upload(
+            LOCAL, name, nullcontext(files), Particulars(description=description, activate=True)
+        )
+        while revision.state in UNDER_WAY:
+            revision = await self.wait(LOCAL, name, revision.number, 600)
+        if revision.state is State.REJECTED:
+            problems = [str(problem) for problem in (revision.report or {}).get("problems", ())]
+            raise InvalidAdapter(f"{name!r} was rejected: {'; '.join(problems)}", problems=problems)
+        return await self.get(LOCAL, name)
 
-    async def activate(self, name: str, number: int | None = None, *, actor: str = "admin") -> Adapter:
-        """Make `name` resolve to revision `number`, or the newest. The one before serves until this one is loaded."""
-        async with self._turns.take(name):
-            entry = await self._database.run(lambda session: repo.entry(repo.chosen(session, name, number)))
-            await self._activate(entry, actor)
-            return await self.get(name)
+    async def transact(self, work: Callable[[Session], T]) -> T:
+        """Do `work`, which changes no adapter, in one transaction."""
+        return await self._database.run(work)
 
-    async def deactivate(self, name: str, *, actor: str = "admin") -> Adapter:
-        """Stop resolving `name` at once; returns when its last request has ended and its memory is free."""
-        async with self._turns.take(name):
-            await self._database.run(lambda session: repo.deactivate(session, name, actor=actor))
-            leaving = self._withdraw(name)
-        await all_of(leaving)
-        return await self.get(name)
+    async def change(self, caller: Caller, name: str, work: Callable[[Session], T]) -> T:
+        """Do `work`, a change of adapter `name`, in one transaction; requests see it on return."""
+        done = await self._database.run(work)
+        await self.refresh(caller.tenant, name)
+        return done
 
-    async def delete(self, name: str, *, actor: str = "admin") -> None:
-        """`deactivate`, and forget the adapter and the bytes that nothing else needs."""
-        async with self._turns.take(name):
-            await self._database.run(lambda session: repo.delete(session, name, actor=actor))
-            leaving = self._withdraw(name)
-        await all_of(leaving)
+    async def activate(self, caller: Caller, name: str, number: int | None = None) -> Adapter:
+        """Let the bare name mean revision `number`, or the newest that is READY."""
+        return await self.change(caller, name, lambda session: repo.activate(session, caller, name, number))
+
+    async def deactivate(self, caller: Caller, name: str) -> Adapter:
+        """Let the bare name mean nothing, and `let_go`."""
+        adapter = await self.change(caller, name, lambda session: repo.deactivate(session, caller, name))
+        await self.let_go(caller, name)
+        return adapter
+
+    async def delete(self, caller: Caller, name: str) -> None:
+        """Forget an adapter, and `let_go`."""
+        await self.change(caller, name, lambda session: repo.delete(session, caller, name))
+        await self.let_go(caller, name)
+
+    async def let_go(self, caller: Caller, name: str) -> None:
+        """Free the memory of what no alias of `name` leads to, and the bytes that nothing needs; returns when the last
+        request for them has ended."""
+        listed = self.catalog.seen(caller.tenant, name)
+        routed = set(listed.routed()) if listed else set()
+        idle = [ref for ref in self._residency if ref.name == name and ref not in routed]
+        for ref in idle:
+            if not self.catalog.names(ref, besides=caller.tenant):
+                self._residency.leave(ref)
+        await all_of(self._residency.leaving(name))
         await self.drop_unneeded()
 
-    async def converge(self, name: str) -> None:
-        """Bring catalog and engine to what the registry says of `name`."""
-        async with self._turns.take(name):
-            entry = await self._database.run(lambda session: repo.active_entry(session, name))
-            if entry is None:
-                self._withdraw(name)
-            else:
-                await self._try_to_serve(entry)
+    async def load(self, ref: AdapterRef) -> None:
+        """Let the engine use `ref` for what is no request of a caller's; raises NotFound without its bytes."""
+        await self._residency.load(ref)
 
-    def differs(self, name: str, entry: CatalogEntry | None) -> bool:
-        """Whether `converge` has something to do, when the registry says `entry` of `name`."""
-        held = {entry.ref} if entry else set()
-        return self.catalog.published(name) != entry or set(self._residency.of(name)) != held
+    def watch(self, tenant: str, name: str, alias: str) -> Watch | None:
+        """Which revisions of an alias are watched, and how."""
+        listed = self.catalog.seen(tenant, name)
+        route = listed.routes.get(alias) if listed else None
+        return route.watch if route else None
+
+    async def take_back(self, tenant: str, name: str, alias: str, *, version: int, why: Mapping[str, Any]) -> None:
+        """Roll an alias back by ourselves if it still has that version; raises Stale when not."""
+
+        def work(session: Session) -> None:
+            caller = repo.acting(session, REGISTRY, tenant)
+            repo.rollback(session, caller, name, alias, match=etag(version), why=why)
+
+        await self._database.run(work)
+        await self.refresh(tenant, name)
+
+    async def refresh(self, tenant: str, name: str) -> None:
+        """Let requests see one adapter as the registry has it now; revisions that are gone leave the engine, soon."""
+        for ref in await self._see(tenant, name):
+            self._retiring.start(self._retire(ref))
+
+    async def changed(self, changes: Sequence[Change] | None) -> None:
+        """Some server has changed these, None: anything. Requests see what the registry says now."""
+        if changes is None:
+            await self.refresh_all()
+        for tenant, name in dict.fromkeys((change.tenant, change.adapter) for change in changes or ()):
+            if name is not None:
+                await self.refresh(tenant, name)
+        self.uploads.set()
+
+    async def refresh_all(self) -> None:
+        """Let requests see everything as the registry has it now."""
+        async with self._looking:
+            self.catalog.put_all(await self._database.run(repo.all_listed))
+        self._news.tell_all()
+        for ref in self._residency:
+            if not self.catalog.names(ref):
+                self._retiring.start(self._retire(ref))
+
+    async def retire_older(self) -> None:
+        """Retire old revisions beyond those that are kept of each adapter."""
+        kept = self._settings.kept_revisions
+        changed = await self._database.run(lambda session: repo.retire_older(session, REGISTRY, kept))
+        for adapter in changed:
+            await self.refresh(adapter.tenant.name, adapter.name)
 
     async def drop_unneeded(self) -> None:
-        """Drop the bytes that no revision needs and no running request may still read."""
+        """Drop the bytes that no revision and no running request needs; while uploads come in, the next time."""
         async with self._naming:
-            needed = await self._database.run(repo.needed_digests)
-            needed.update(self._residency.digests())
-            await asyncio.to_thread(self._drop_all_but, needed)
+            await asyncio.to_thread(self._sweep, may_drop=not self._under_way)
 
     async def close(self) -> None:
         """Leave what is still being retired to the next start."""
         self._retiring.cancel()
         self._residency.cancel()
 
-    def _stage(self, contents: Contents) -> tuple[Staged, Facts]:
+    def _stage(self, contents: Contents) -> tuple[Staged, Survey]:
         try:
             with contents as files:
                 staged = self._store.stage(files, self._settings.max_upload_bytes)
         except OSError as error:
             raise Unavailable(f"the upload could not be stored: {error.strerror}", code="store_unavailable") from error
         try:
-            return staged, facts_of(staged, self._targets)
+            return staged, survey_of(staged, self._targets)
         except BaseException:
             staged.discard()
             raise
 
-    async def _keep(self, name: str, staged: Staged, facts: Facts, description: str | None, actor: str) -> CatalogEntry:
-        async with self._naming:
-            digest = await asyncio.to_thread(self._store.commit, staged)
-            return await self._database.run(
-                lambda session: repo.entry(
-                    repo.record(session, name, digest, facts, description=description, actor=actor)
-                )
-            )
-
-    async def _activate(self, entry: CatalogEntry, actor: str) -> None:
-        await self._residency.load(entry.ref)
-        kept = self._settings.kept_revisions
-        await self._database.run(
-            lambda session: repo.activate(session, entry.name, entry.ref.revision, actor=actor, kept=kept)
-        )
-        await self._serve(entry)
-
-    async def _serve(self, entry: CatalogEntry) -> None:
-        """Resolve to `entry`; what the name resolved to before leaves when nothing uses it."""
-        await self._residency.load(entry.ref)
-        self.catalog.publish(entry)
-        for ref in self._residency.of(entry.name):
-            if ref != entry.ref:
-                self._retiring.start(self._retire(ref))
-
-    async def _try_to_serve(self, entry: CatalogEntry) -> None:
-        try:
-            check_name(entry.name, self.catalog.base)
-            await self._serve(entry)
-        except ArilError as error:
-            if self.catalog.fault(entry.name) != error.message:
-                log.error(event("adapter_not_served", adapter=entry.name, digest=entry.ref.digest, error=error))
-            self._withdraw(entry.name, fault=error.message)
-
-    def _withdraw(self, name: str, *, fault: str | None = None) -> list[asyncio.Task[None]]:
-        self.catalog.withdraw(name, fault=fault)
-        return [self._residency.leave(ref) for ref in self._residency.of(name)]
+    async def _see(self, tenant: str, name: str) -> list[AdapterRef]:
+        """Refresh; returns what the engine holds of that name and no tenant has any more."""
+        async with self._looking:
+            self.catalog.put(tenant, name, await self._database.run(lambda session: repo.listed(session, tenant, name)))
+        self._news.tell(f"{tenant}/{name}")
+        return [ref for ref in self._residency if ref.name == name and not self.catalog.names(ref)]
 
     async def _retire(self, ref: AdapterRef) -> None:
         await asyncio.sleep(self._settings.retire_grace_seconds)
-        async with self._turns.take(ref.name):
-            entry = self.catalog.published(ref.name)
-            if ref not in self._residency.of(ref.name) or (entry is not None and entry.ref == ref):
-                return
-            leaving = self._residency.leave(ref)
-        await all_of([leaving])
-        await self.drop_unneeded()
+        if self._residency.holds(ref) and not self.catalog.names(ref):
+            await all_of([self._residency.leave(ref)])
+            await self.drop_unneeded()
 
-    def _drop_all_but(self, needed: set[str]) -> None:
-        for digest in self._store.digests():
-            if digest not in needed:
-                self._store.drop(digest)
-                log.info(event("adapter_bytes_dropped", digest=digest))
+    def _sweep(self, *, may_drop: bool) -> None:
+        with self._database.alone(NAMING) as is_alone:
+            needed = self._database.transact(repo.needed_digests)
+            self._store.claim(self._database.transact(repo.registry))
+            present = set(self._store.digests())
+            for digest in sorted(present - needed) if may_drop and is_alone else ():  # else a row is on its way
+                if self._store.drop(digest, needed=partial(self._needs, digest)):
+                    log.info(event("adapter_bytes_dropped", digest=digest))
+        self.catalog.lose(needed - present)
+
+    def _needs(self, digest: str) -> bool:
+        """Whether the registry or the engine has a use for these bytes."""
+        held = digest in set(self._residency.digests())
+        return held or self._database.transact(lambda session: repo.is_needed(session, digest))

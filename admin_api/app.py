@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 
+from ..core.log import event, get_logger
+from ..engine.adapter_metrics import AdapterMetrics
 from ..engine.client import EngineClient
 from ..lora.store import AdapterStore
 from ..lora.validate import TargetSpec
+from . import audit
 from .adapters import AdapterService
+from .admin_key import admin_key
+from .arrivals import Arrivals
+from .books import Books
+from .canaries import Canaries
 from .catalog import AdapterCatalog
 from .db import Database
-from .keys import AdminKey, admin_key
+from .feed import Feed
+from .gate import Gate
+from .guard import guard
+from .keyring import Keyring
 from .migrate import upgrade
+from .quotas import Quotas
 from .reconcile import Reconciler
 from .routes.adapters import AdapterRoutes
+from .routes.aliases import AliasRoutes
+from .routes.audit import AuditRoutes
+from .routes.incoming import IncomingRoutes
+from .routes.keys import KeyRoutes
+from .routes.tenants import TenantRoutes
+from .routes.uploads import PREFIX, UploadRoutes
+from .routes.usage import UsageRoutes
+from .routes.vllm import VllmRoutes
+from .server_id import new_server_id
 from .settings import AdminSettings
+from .shadows import Shadows
 
-PREFIX = "/admin/v1"
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +51,43 @@ class Admin:
     router: APIRouter
     service: AdapterService
     catalog: AdapterCatalog
+    keyring: Keyring
+    books: Books
+    shadows: Shadows
+    canaries: Canaries
     key_path: Path | None  # where a key that was made here can be read
     database: Database
     store: AdapterStore
     reconciler: Reconciler
+    feed: Feed
+    gate: Gate
+    arrivals: Arrivals
 
     async def start(self) -> None:
-        """Migrate, finish what a crash left, load what is active, and go on reconciling. Call before serving."""
+        """Migrate, learn the keys, finish what a crash left, load what is active, and go on reconciling. Call before
+        serving."""
         await asyncio.to_thread(upgrade, self.database)
+        await self.feed.begin()
+        await self.keyring.reload()
+        log.info(event("audit_read", **await self.database.run(audit.head)))
+        self.books.start()
         await asyncio.to_thread(self.store.sweep)
         await self.reconciler.once()
         self.reconciler.start()
+        self.feed.start()
+        await self.gate.start()
+        await self.arrivals.start()
 
     async def close(self) -> None:
         """Stop; what is half done is finished by the next start."""
+        self.feed.stop()
+        self.arrivals.stop()
+        self.gate.stop()
         self.reconciler.stop()
+        self.shadows.close()
+        self.canaries.close()
         await self.service.close()
+        await self.books.close()
         await asyncio.to_thread(self.database.close)
 
 
@@ -57,16 +98,42 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
     """
     key = admin_key(settings)
     database = Database(settings.url)
+    keyring = Keyring(database, key.digest, settings.api_keys)
     service = AdapterService(settings, database, store, engine, targets)
-    router = APIRouter(prefix=PREFIX, dependencies=[Depends(_guard(key))])
-    router.include_router(AdapterRoutes(service, settings.max_upload_bytes).router)
+    shadows, canaries = Shadows(engine, service.load), Canaries(service)
+    service.catalog.on_failure(canaries.failed)
+    books = Books(database, Quotas(keyring.limits), [AdapterMetrics(), shadows, canaries])
+    arrivals = Arrivals(settings, database, store, service, new_server_id())
+    present = APIRouter(dependencies=guard(keyring))
+    present.include_router(IncomingRoutes(service, arrivals, settings.max_upload_bytes).router)
+    present.include_router(AliasRoutes(service, shadows, canaries).router)
+    present.include_router(AdapterRoutes(service).router)
+    present.include_router(UploadRoutes(arrivals).router)
+    present.include_router(TenantRoutes(database, keyring, service).router)
+    present.include_router(KeyRoutes(database, keyring).router)
+    past = APIRouter(dependencies=guard(keyring, keyring.looking_back))
+    past.include_router(UsageRoutes(database, books, engine.model.id).router)
+    past.include_router(AuditRoutes(database).router)
+    router = APIRouter()
+    router.include_router(present, prefix=PREFIX)
+    router.include_router(past, prefix=PREFIX)
+    router.include_router(VllmRoutes(service, arrivals).router, dependencies=guard(keyring))
     reconciler = Reconciler(service, database, settings.reconcile_seconds)
-    return Admin(router, service, service.catalog, key.path, database, store, reconciler)
-
-
-def _guard(key: AdminKey) -> Callable[[Request], Awaitable[None]]:
-    async def guard(request: Request) -> None:
-        """Lets the holder of the admin key pass, before any of the body is read."""
-        key.check(request.headers.get("authorization"))
-
-    return guard
+    feed = Feed(database, [keyring, service])
+    gate = Gate(service, database, store, engine, targets)
+    return Admin(
+        router=router,
+        service=service,
+        catalog=service.catalog,
+        keyring=keyring,
+        books=books,
+        shadows=shadows,
+        canaries=canaries,
+        key_path=key.path,
+        database=database,
+        store=store,
+        reconciler=reconciler,
+        feed=feed,
+        gate=gate,
+        arrivals=arrivals,
+    )

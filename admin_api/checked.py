@@ -1,24 +1,36 @@
-"""What is known of uploaded files once they are found good: all that a row of the registry says about them."""
+"""What is known of uploaded files from their names, headers and configuration; nobody has read their numbers yet."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..lora.store import Staged
-from ..lora.validate import AdapterSummary, TargetSpec, validate
+from ..lora.validate import AdapterSummary, TargetSpec, inspect
+from .repo import Facts
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """A valid adapter: what it is, its bytes on disk, and remarks for a person."""
+class Survey:
+    """An adapter whose structure fits: what it is, its bytes on disk, and remarks for a person."""
 
     summary: AdapterSummary
     size: int
     notes: tuple[str, ...]
 
+    def with_digest(self, digest: str) -> Facts:
+        """All that a row of the registry says about the files."""
+        return Facts(
+            digest=digest,
+            size=self.size,
+            rank=self.summary.rank,
+            target_modules=self.summary.target_modules,
+            config=self.summary.config,
+            notes=self.notes,
+        )
 
-def facts_of(staged: Staged, targets: TargetSpec) -> Facts:
-    """Check what was staged; raises InvalidAdapter with everything that is wrong."""
-    summary = validate(staged.folder, targets)
+
+def survey_of(staged: Staged, targets: TargetSpec) -> Survey:
+    """Look at what was staged; raises InvalidAdapter with everything that is wrong."""
+    summary = inspect(staged.folder, targets)
     size = sum(file.stat().st_size for file in staged.folder.iterdir())
-    return Facts(summary, size, (*staged.notes, *summary.notes))
+    return Survey(summary, size, (*staged.notes, *summary.notes))

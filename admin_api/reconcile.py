@@ -9,13 +9,12 @@ import asyncio
 
 from ..core.errors import ArilError
 from ..core.log import event, get_logger
-from . import repo
 from .adapters import AdapterService
 from .db import Database
+from .replies import forget_old
 from .tasks import Tasks
 
 log = get_logger(__name__)
-NUM_AT_ONCE = 8  # adapters that converge together; more would only queue at the disk
 
 
 class Reconciler:
@@ -27,21 +26,13 @@ class Reconciler:
         self._seconds = seconds
         self._timer = Tasks()
 
-    async def once(self) -> int:
-        """Converge every adapter that differs, and drop the bytes that nothing needs; returns how many differed."""
-        entries = await self._database.run(repo.active_entries)
-        desired = {entry.name: entry for entry in entries}
-        names = {*desired, *self._service.catalog.names()}
-        differing = [name for name in sorted(names) if self._service.differs(name, desired.get(name))]
-        at_once = asyncio.Semaphore(NUM_AT_ONCE)
-
-        async def converge(name: str) -> None:
-            async with at_once:
-                await self._service.converge(name)
-
-        await asyncio.gather(*(converge(name) for name in differing))
+    async def once(self) -> None:
+        """See everything anew, retire what is old, and drop the bytes and records that nothing needs."""
+        await self._service.refresh_all()
+        await self._service.retire_older()
         await self._service.drop_unneeded()
-        return len(differing)
+        await self._database.run(forget_old)
+        self._service.uploads.set()
 
     def start(self) -> None:
         """Go on in the background."""

@@ -18,7 +18,11 @@ class AdminSettings:
     state_dir: Path
     database_url: str | None = None  # None: SQLite in the state folder
     admin_key: str | None = None  # None: a random one, kept in the state folder
+    api_keys: tuple[str, ...] = ()  # of /v1, for the default tenant, beside those of the database
     max_upload_bytes: int = 2 << 30  # of the body, and again of what an archive unpacks to
+    adapter_roots: tuple[Path, ...] = ()  # folders that adapters may be read from
+    allowed_sources: tuple[str, ...] = ()  # URLs that adapters may be fetched from, each with all that is below
+    allowed_addresses: tuple[str, ...] = ()  # that are not public, for https sources
     kept_revisions: int = 5  # per adapter; the bytes of older inactive ones are dropped
     reconcile_seconds: float = 30.0
     retire_grace_seconds: float = 2.0  # a replaced revision stays loaded so long for requests that just resolved it
@@ -33,6 +37,11 @@ class AdminSettings:
     def url(self) -> str:
         """The database to use."""
         return self.database_url or f"sqlite:///{self.state_dir.absolute() / DATABASE_FILE}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several servers may use the database, and with it one store: not when it is a file."""
+        return not self.url.startswith("sqlite")
 
     @property
     def key_path(self) -> Path:

@@ -1,10 +1,9 @@
-"""Small pieces of asyncio: a lock per name, tasks in the background, waiting without cancelling."""
+"""Small pieces of asyncio: waiting for news, tasks in the background, waiting without cancelling."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Iterable
 from weakref import WeakValueDictionary
 
 from ..core.log import event, get_logger
@@ -12,18 +11,26 @@ from ..core.log import event, get_logger
 log = get_logger(__name__)
 
 
-class Turns:
-    """One lock per name, for as long as somebody wants it."""
+class News:
+    """Wakes those who wait for the next change of a thing."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
-    @asynccontextmanager
-    async def take(self, name: str) -> AsyncIterator[None]:
-        """Wait for the others of the same name, then hold it."""
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
-            yield
+    def next(self, subject: str) -> asyncio.Event:
+        """Set at the next change of `subject`; get it before looking, then nothing is missed."""
+        return self._events.setdefault(subject, asyncio.Event())
+
+    def tell(self, subject: str) -> None:
+        """`subject` has changed."""
+        waiting = self._events.pop(subject, None)
+        if waiting is not None:
+            waiting.set()
+
+    def tell_all(self) -> None:
+        """Anything may have changed."""
+        for subject in list(self._events):
+            self.tell(subject)
 
 
 class Tasks:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from ..core.body import parse
 from ..core.errors import InvalidRequest, TooLarge
 from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
 from . import archives
 from .adapters import Contents
+from .gate import golden_of
+from .wishes import Wishes
 
-TEXT_FIELDS = ("name", "description", "activate")
+TEXT_FIELDS = tuple(Wishes.model_fields)
 FILE_FIELDS = ("files", "file")
 MAX_FILES = archives.MAX_MEMBERS
 MAX_TEXT = 1 << 16  # bytes of one text field
 OVERHEAD = 1 << 18  # text fields, part headers and boundaries beside the files
-SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+PIECE = 1 << 20
+SWITCHES = {"true": True, "1": True, "false": False, "0": False, "null": None}
 # What /docs shows; the body is read by hand, so that nothing is received before the key has been checked.
 OPENAPI = {
     "requestBody": {
@@ -33,9 +41,7 @@ OPENAPI = {
                     "type": "object",
                     "required": ["name", "files"],
                     "properties": {
-                        "name": {"type": "string"},
-                        "description": {"type": "string"},
-                        "activate": {"type": "boolean", "default": True},
+                        **Wishes.model_json_schema()["properties"],
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
                     },
                 }
@@ -49,10 +55,17 @@ OPENAPI = {
 class Upload:
     """One upload, received whole."""
 
-    name: str
-    description: str | None
-    activate: bool
+    wishes: Wishes
     contents: Contents
+    files: Mapping[str, BinaryIO | Path]
+
+    async def identity(self) -> str:
+        """What tells it from another upload, however it is sent: its fields, and the digests of its files."""
+        return await asyncio.to_thread(self._identity)
+
+    def _identity(self) -> str:
+        digests = {name: _digest(file) for name, file in sorted(self.files.items())}
+        return json.dumps([self.wishes.model_dump(mode="json"), digests])
 
 
 @asynccontextmanager
@@ -70,7 +83,10 @@ async def received(request: Request, max_bytes: int) -> AsyncIterator[Upload]:
 
 async def _form(request: Request, max_bytes: int) -> FormData:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise InvalidRequest("send the upload as multipart/form-data with the fields name and files")
+        raise InvalidRequest(
+            "send a form (multipart/form-data) with the fields name and files, "
+            "or JSON with name and source, as Content-Type: application/json"
+        )
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes + OVERHEAD:
         raise _too_large(max_bytes)
@@ -108,16 +124,28 @@ def _upload(form: FormData, max_bytes: int) -> Upload:
             files[key] = value.file
         else:
             texts[key] = value
-    if "name" not in texts:
-        raise InvalidRequest("the field 'name' is missing", param="name")
-    return Upload(texts["name"], texts.get("description"), _switch(texts), _contents(files, max_bytes))
+    return Upload(_wishes(texts), _contents(files, max_bytes), files)
 
 
-def _switch(texts: Mapping[str, str]) -> bool:
-    text = texts.get("activate", "true").lower()
-    if text not in SWITCHES:
-        raise InvalidRequest(f"activate is {text[:20]!r}; possible: true, false", param="activate")
-    return SWITCHES[text]
+def _wishes(texts: Mapping[str, str]) -> Wishes:
+    """The fields of a form, which are all text; `tags` have commas between them, `golden` is JSON."""
+    values: dict[str, Any] = dict(texts)
+    for field in ("activate", "force"):
+        if field in texts:
+            values[field] = _switch(field, texts[field])
+    if "tags" in texts:
+        values["tags"] = [tag.strip() for tag in texts["tags"].split(",") if tag.strip()]
+    if "golden" in texts:
+        values["golden"] = golden_of(texts["golden"])
+    if re.fullmatch(r"[0-9]{1,9}", texts.get("wait", "")):
+        values["wait"] = int(texts["wait"])
+    return parse(Wishes, json.dumps(values).encode())
+
+
+def _switch(field: str, text: str) -> bool | None:
+    if text.lower() not in SWITCHES:
+        raise InvalidRequest(f"{field} is {text[:20]!r}; possible: true, false", param=field)
+    return SWITCHES[text.lower()]
 
 
 def _contents(files: dict[str, BinaryIO | Path], max_bytes: int) -> Contents:
@@ -130,6 +158,15 @@ def _contents(files: dict[str, BinaryIO | Path], max_bytes: int) -> Contents:
                 raise InvalidRequest("an archive comes alone", param="files")
             return archives.opened(name, file, max_bytes)
     return nullcontext(files)
+
+
+def _digest(file: BinaryIO | Path) -> str:
+    assert not isinstance(file, Path)
+    digest = hashlib.sha256()
+    while piece := file.read(PIECE):
+        digest.update(piece)
+    file.seek(0)
+    return digest.hexdigest()
 
 
 def _too_large(max_bytes: int) -> TooLarge:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks and measures Aril on a bare machine with an NVIDIA GPU in at most 8 minutes: bench/gpu_check.sh OUT_FOLDER
+# Checks and measures Aril on a bare machine with an NVIDIA GPU in at most 9 minutes: bench/gpu_check.sh OUT_FOLDER
 # Needs Python >= 3.11 with torch, triton, transformers, peft, safetensors and pytest; no network, and Aril need not be
 # installed. PYTHON names another interpreter. Results: a table on the terminal, JSON and logs in OUT_FOLDER.
 set -eu

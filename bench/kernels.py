@@ -2,6 +2,9 @@
 
 Inputs are the serving-size cases that each op declares for the conformance test. Copies of them take turns until they
 exceed any cache, because weights, adapters and KV come from memory when a model runs. Best of several rounds.
+
+`ceiling` is the share of what the machine was measured to do at most: the time that reading the arguments or doing the
+operations would take, whichever is longer, over the time taken. The probe is torch's own; a kernel may be above it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from ..core.platform import Platform, detect
 from ..kernels import dispatch
 from ..kernels.cases import Case, Inputs
 from ..kernels.ops.matmul import Weight
+from .ceiling import Ceiling, measure
 
 COLD_BYTES = 256 << 20  # of arguments in turn: more than the last-level cache of most machines
 MAX_COPIES = 64
@@ -31,11 +35,14 @@ def main() -> None:
     platform = detect()
     torch.set_num_threads(options.threads)
     print(f"{platform.kind} {platform.arch}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print(f"{'op':16} {'case':38} {'dtype':9} {'provider':10} {'us':>10} {'GB/s':>7} {'GFLOP/s':>8} {'x':>6}")
+    ceiling = measure(platform.device, platform.synchronize)
+    print(ceiling)
+    head = f"{'op':16} {'case':38} {'dtype':9} {'provider':10} {'us':>10} {'GB/s':>7} {'GFLOP/s':>8}"
+    print(f"{head} {'ceiling':>7} {'x':>6}")
     for name, op in dispatch.ops().items():
         if options.op in (None, name):
             for dtype in options.dtype:
-                _measure(name, op, getattr(torch, dtype), platform)
+                _measure(name, op, getattr(torch, dtype), platform, ceiling)
 
 
 def _options() -> argparse.Namespace:
@@ -46,7 +53,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(name: str, op: dispatch.Op[..., object], dtype: torch.dtype, platform: Platform) -> None:
+def _measure(name: str, op: dispatch.Op[..., object], dtype: torch.dtype, platform: Platform, ceiling: Ceiling) -> None:
     assert op.case_maker is not None
     for case in op.case_maker(Inputs(platform.device, dtype)):
         if not case.large:
@@ -54,10 +61,12 @@ def _measure(name: str, op: dispatch.Op[..., object], dtype: torch.dtype, platfo
         runs = [p for p, no in op.refusals(*case.args, **case.kwargs).items() if no is None and _is_real(p)]
         seconds = {provider: _seconds(op, provider, case, platform) for provider in runs}
         for provider, taken in seconds.items():
-            bandwidth = sum(tensor.nbytes for tensor in _tensors(case.args)) / taken / 1e9
+            num_bytes, flops = sum(tensor.nbytes for tensor in _tensors(case.args)), _flops(case)
+            rates = f"{num_bytes / taken / 1e9:7.1f} {f'{flops / taken / 1e9:.1f}' if flops else '':>8}"
+            share = ceiling.seconds(num_bytes, flops, dtype) / taken
             times = seconds[dispatch.REFERENCE] / taken
             row = f"{name:16} {case.label[:38]:38} {str(dtype)[6:]:9} {provider:10} {taken * 1e6:10.1f}"
-            print(f"{row} {bandwidth:7.1f} {_gflops(case, taken):>8} {times:6.1f}", flush=True)
+            print(f"{row} {rates} {share:7.0%} {times:6.1f}", flush=True)
 
 
 def _is_real(provider: str) -> bool:
@@ -90,10 +99,9 @@ def _tensors(value: object) -> Iterator[Tensor]:
         yield from _tensors(tuple(getattr(value, field.name) for field in fields(value)))
 
 
-def _gflops(case: Case, seconds: float) -> str:
-    """Of a product with a Weight, which alone has an agreed count."""
-    weights = [value for value in case.args if isinstance(value, Weight)]
-    return f"{2 * len(case.args[0]) * weights[0].n * weights[0].k / seconds / 1e9:.1f}" if weights else ""
+def _flops(case: Case) -> float:
+    """Of a product with a Weight, which alone has an agreed count; 0 of others."""
+    return sum(2.0 * len(case.args[0]) * value.n * value.k for value in case.args if isinstance(value, Weight))
 
 
 if __name__ == "__main__":

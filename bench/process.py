@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -41,7 +42,7 @@ class ServerProcess:
                 if self._process.poll() is not None or time.monotonic() - began > START_SECONDS:
                     self.kill()
                     raise RuntimeError(f"the server did not start:\n{self._log.read_text()[-4000:]}")
-                time.sleep(0.05)
+                time.sleep(0.01)
         return time.monotonic() - began
 
     def kill(self) -> None:
@@ -51,18 +52,28 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
+    def resident(self) -> int:
+        """Bytes of memory that it has now."""
+        assert self._process is not None, "not started"
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
     def plain_client(self) -> Client:
         """A client for load; it has no key."""
         return Client("127.0.0.1", self._port)
 
     def client(self) -> httpx.Client:
         """A client with the admin key."""
-        return httpx.Client(
-            base_url=f"http://127.0.0.1:{self._port}",
-            headers={"Authorization": f"Bearer {self._key}"},
-            timeout=60.0,
-            trust_env=False,
-        )
+        return httpx.Client(**self._access)
+
+    def async_client(self) -> httpx.AsyncClient:
+        """The same for many requests at once."""
+        return httpx.AsyncClient(**self._access, limits=httpx.Limits(max_connections=None))
+
+    @property
+    def _access(self) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._key}"}
+        return {"base_url": f"http://127.0.0.1:{self._port}", "headers": headers, "timeout": 60.0, "trust_env": False}
 
 
 def _is_ready(client: httpx.Client) -> bool:

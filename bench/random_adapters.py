@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
+from ..lora.fingerprint import Fingerprint
 from ..lora.validate import TargetSpec
-from ..models.loader import load_model
+from ..models.loader import plan_model
 from ..models.source import locate
 
 SPREAD = 0.02  # standard deviation; small beside the base's own output
@@ -19,16 +20,16 @@ SPREAD = 0.02  # standard deviation; small beside the base's own output
 
 def targets_of(model: str) -> TargetSpec:
     """Where adapters of `model` may stand."""
-    network = load_model(locate(model), device=torch.device("cpu"))
-    return TargetSpec.of(model, network.linears, network.spec.dtype)
+    network = plan_model(locate(model), device=torch.device("meta")).decoder
+    return TargetSpec.of(Fingerprint(model), network.linears, network.spec.dtype)
 
 
-def make(folder: Path, modules: Mapping[str, tuple[int, int]], *, rank: int, seed: int) -> Path:
+def make(folder: Path, modules: Mapping[str, tuple[int, int]], *, rank: int, seed: int, spread: float = SPREAD) -> Path:
     """One adapter of `rank` on all `modules` (path -> in and out features), in bfloat16."""
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).mul_(SPREAD).to(torch.bfloat16)
+        return torch.randn(shape, generator=generator).mul_(spread).to(torch.bfloat16)
 
     tensors = {}
     for path, (width_in, width_out) in modules.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,9 @@ async def register_examples(service: AdapterService, state_dir: Path) -> None:
     mark = state_dir / MARK
     if mark.exists():
         return
-    for example in examples():
-        await service.upload_folder(example.name, example.folder, description=example.about)
-        log.info(event("example_registered", adapter=example.name))
+    found = examples()
+    await asyncio.gather(*(service.upload_folder(each.name, each.folder, description=each.about) for each in found))
+    log.info(event("examples_registered", adapters=", ".join(each.name for each in found)))
     mark.touch()
 
 

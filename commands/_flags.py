@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import re
+from collections.abc import Collection
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from ..engine.config import EngineConfig, parse_bytes, parse_switch
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """`MODEL`, and a flag for each choice about the engine."""
+def add_engine_flags(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
+    """`MODEL`, and a flag for each choice about the engine, or for those fields named in `only`."""
     group = parser.add_argument_group("engine")
     for each in fields(EngineConfig):
+        if only is not None and each.name not in only:
+            continue
         if each.metadata["flag"] == each.name:
             parser.add_argument(each.name, metavar=each.name.upper(), help=each.metadata["help"])
         else:
@@ -31,7 +34,7 @@ def engine_config(args: argparse.Namespace, **fixed: object) -> EngineConfig:
     return EngineConfig(**{name: value for name, value in given.items() if value is not None})
 
 
-def add_url_flags(parser: argparse.ArgumentParser) -> None:
+def add_url_flags(parser: argparse._ActionsContainer) -> None:
     """Where a running server is."""
     parser.add_argument("--url", default=os.environ.get("ARIL_URL", DEFAULT_URL), help=f"the server ({DEFAULT_URL})")
 
@@ -41,7 +44,7 @@ def add_api_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key", default=os.environ.get("ARIL_API_KEY"), help="key of /v1 (or ARIL_API_KEY)")
 
 
-def add_state_dir(parser: argparse.ArgumentParser) -> None:
+def add_state_dir(parser: argparse._ActionsContainer) -> None:
     """Where the registry of a model lives."""
     parser.add_argument(
         "--state-dir",
@@ -56,11 +59,15 @@ def state_dir(given: Path | None, model: str) -> Path:
     """The state folder in force; each base has one of its own, since an adapter belongs to its base."""
     if given is not None:
         return Path(given)
-    home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "aril"
     if not os.path.exists(model):
-        return home / re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+        return state_home() / re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
     place = os.path.realpath(model)  # however it was spelt
-    return home / f"{Path(place).name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+    return state_home() / f"{Path(place).name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+
+def state_home() -> Path:
+    """Where state folders are that nobody placed elsewhere."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "aril"
 
 
 def _readable(num_bytes: Any) -> str:

@@ -1,35 +1,30 @@
-"""The composition root: engine, store, registry and both HTTP faces become one running server.
+"""The composition root: what a server locks and loads. Its HTTP faces are _faces.py.
 
-Here, and nowhere else, the floors meet. A server belongs to one state folder, and a state folder to one server.
+Here and there, and nowhere else, the floors meet. A server has a state folder to itself; the adapter store it shares
+with others where they share a database too.
 """
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
-import gc
-import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
-import uvicorn
-
-from ..admin_api.app import Admin, build
 from ..admin_api.settings import AdminSettings
 from ..core.errors import Conflict, InvalidRequest
-from ..engine.aio import AsyncEngine
+from ..core.metrics import ADAPTERS
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
-from ..server.app import create_app
-from ..server.auth import StaticKeys
-from ._examples import register_examples
+from ._lora_flags import LoraModule
+from ._running import LOCK_FILE, sign
 
-LAST_WORDS = 1  # seconds that answers get to end once the server has been told to stop
+if TYPE_CHECKING:
+    from ._faces import House
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +35,10 @@ class HouseOptions:
     settings: AdminSettings
     host: str
     port: int  # 0: any free one
-    api_keys: tuple[str, ...] = ()
+    metrics_adapters: int = 20  # adapters with series of their own in /metrics
+    metrics_key: str | None = None  # that /metrics asks for
+    lora_modules: tuple[LoraModule, ...] = ()  # adapters named on the command line
     with_examples: bool = False  # register the example adapters at the first start
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """A server that is about to answer."""
-
-    url: str
-    engine: AsyncEngine
-    admin: Admin
 
 
 def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -> None:
@@ -59,70 +47,45 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
     What can fail quickly comes first: the port, the state folder, then the model. Loading happens before the event loop
     starts, so that Ctrl-C ends it too.
     """
+    if options.metrics_adapters < 0:
+        raise InvalidRequest(f"--metrics-adapters {options.metrics_adapters} is out of range; it takes 0 or more")
+    ADAPTERS.limit = options.metrics_adapters
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(options.host, options.port))
-        stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
-        root = options.engine.adapter_store or options.settings.state_dir / "store"
-        stack.enter_context(_locked(root, "adapter store", "--store"))
-        store = AdapterStore(root)
+        lock = stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
+        sign(lock, url_of(options.host, listener))
+        store = stack.enter_context(_store(options.engine.adapter_store, options.settings))
         engine = Engine(options.engine, adapter_folder=lambda ref: store.path(ref.digest))
-        client = AsyncEngine(engine)
-        admin = build(options.settings, client, store, engine.targets)
-        house = House(_url(options.host, listener), client, admin)
-        asyncio.run(_live(house, options, listener, announce))
+        from ._faces import show  # import_ahead has read most of it while the weights came
+
+        show(engine, store, options, listener, announce)
 
 
-async def _live(
-    house: House, options: HouseOptions, listener: socket.socket, announce: Callable[[House, list[str]], None]
-) -> None:
-    try:
-        await house.admin.start()
-        if options.with_examples:
-            await register_examples(house.admin.service, options.settings.state_dir)
-        keys = StaticKeys(options.api_keys) if options.api_keys else None
-        app = create_app(house.engine, house.admin.catalog, keys=keys, routers=[house.admin.router])
-        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
-        gc.freeze()  # what has been loaded stays: collections while serving need not walk it
-        names = [entry.name for entry in await house.admin.catalog.list()]
-        await server.live(listener, lambda: announce(house, names))
-    finally:
-        await house.admin.close()
-        await house.engine.close()
+def url_of(host: str, listener: socket.socket) -> str:
+    """Where a server on this machine is reached."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-class _Server(uvicorn.Server):
-    """Says when it answers, and takes a signal as the ordinary way to end."""
+@contextmanager
+def _store(place: str | None, settings: AdminSettings) -> Iterator[AdapterStore]:
+    """The adapter store at `place`; that of a bucket is cached in the state folder."""
+    if place is not None and place.startswith("s3://"):
+        from ..lora.bucket import BucketStore
 
-    async def live(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Serve on `listener` until told to stop."""
-        self._on_ready = on_ready
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says, server/errors has said before
-        await self.serve(sockets=[listener])
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # theirs raises them again
-        return self._stopping()
-
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+        yield BucketStore(place, settings.state_dir / "cache")
+        return
+    root = Path(place) if place else settings.state_dir / "store"
+    with _locked(root, "adapter store", "--store", shared=settings.is_shared):
+        yield AdapterStore(root)
 
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """A bound socket; raises Conflict when the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # Named as TCP: asyncio sets TCP_NODELAY only then, without which small answers wait 40 ms for an acknowledgement.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
@@ -134,21 +97,16 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _locked(folder: Path, what: str, flag: str) -> Iterator[None]:
-    """A folder for ourselves; raises Conflict when another server has it."""
+def _locked(folder: Path, what: str, flag: str, *, shared: bool = False) -> Iterator[IO[str]]:
+    """A folder for ourselves, or for all who share it; raises Conflict when another server has it."""
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((folder / "lock").open("w"))
+            file = stack.enter_context((folder / LOCK_FILE).open("a"))
         except OSError as error:
             raise InvalidRequest(f"{flag} {folder}: cannot be used as the {what}: {error.strerror}") from None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             raise Conflict(f"another server uses the {what} {folder}; choose another with {flag}") from None
-        yield
-
-
-def _url(host: str, listener: socket.socket) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{listener.getsockname()[1]}"
+        yield file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from ..core.bearer import new_key
 from ..core.errors import Unavailable
 
 READY = re.compile(r"^Aril serves \S+ at (http://\S+)$")
@@ -34,7 +34,7 @@ def running(model: str, flags: Sequence[str] = ()) -> Iterator[Server]:
 
     Raises Unavailable with the server's last words when it does not come up.
     """
-    key = secrets.token_urlsafe(16)
+    key = new_key()
     environment = {**os.environ, "ARIL_ADMIN_KEY": key, "ARIL_API_KEY": "", "ARIL_DATABASE_URL": ""}
     with tempfile.TemporaryDirectory(prefix="aril-") as folder, tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", CLI, "serve", model, "--port", "0", "--state-dir", folder, *flags]

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Talk until /quit or the end of the input."""
     from ._remote import Remote
 
-    with _server(args) as (url, key), Remote(url, api_key=key) as server:
+    with _server(args) as (url, key), Remote(url, key) as server:
         talk = Talk(server, _params(args), system=args.system)
         talk.choose(args.adapter)
         print(f"{talk.model} at {url}. {HELP}")

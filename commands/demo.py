@@ -6,7 +6,7 @@ import argparse
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from ._command import Command
 from ._examples import FOLDER, Example, examples
 
 if TYPE_CHECKING:
-    from ._remote import Remote
+    from ._remote import Admin, Remote
 
 MODEL = "demo"
 FIRST = 4  # adapters that are there from the start; one more comes later
+GATE_SECONDS = 300  # for an adapter to be checked
 ANSWER_TOKENS = 48
 LONG_TOKENS = 96  # of the answers that are under way when the last adapter comes
 
@@ -41,18 +42,22 @@ def run(_args: argparse.Namespace) -> int:
     if len(found) < 2:
         raise NotFound(f"the demo needs the example adapters, which are not in {FOLDER}")
     from ._process import running
-    from ._remote import Remote
+    from ._remote import Admin, Remote
 
     print("Starting the demo base. The first start fetches 98 MB and converts them.", flush=True)
     begin = time.perf_counter()
     flags = ["--no-examples", "--log-level", "warning"]
-    with running(MODEL, flags) as server, Remote(server.url, admin_key=server.admin_key) as remote:
+    with (
+        running(MODEL, flags) as server,
+        Remote(server.url) as remote,
+        Admin(server.url, server.admin_key) as registry,
+    ):
         print(f"Ready in {time.perf_counter() - begin:.1f} s at {server.url}\n")
         early, late = found[:FIRST], found[min(FIRST, len(found) - 1)]
         for example in early:
-            _upload(remote, example)
+            _upload(registry, example)
         _together(remote, early)
-        _join_in(remote, early, late)
+        _join_in(remote, early, lambda: _upload(registry, late), late)
     print("\nThat was the demo. `aril serve demo` keeps it running; `aril chat` talks to it.")
     return 0
 
@@ -72,12 +77,12 @@ def _together(remote: Remote, early: Sequence[Example]) -> None:
         _show(name, about, question, answer)
     num_tokens = sum(answer.num_tokens for answer in answers)
     print(
-        f"\nUp to {num_together} of them ran in one step: {num_tokens} tokens in {seconds:.2f} s, "
+        f"\nSeen in one step: {num_together} of them. {num_tokens} tokens in {seconds:.2f} s, "
         f"{num_tokens / seconds:.0f} tokens/s in all."
     )
 
 
-def _join_in(remote: Remote, early: Sequence[Example], late: Example) -> None:
+def _join_in(remote: Remote, early: Sequence[Example], upload: Callable[[], None], late: Example) -> None:
     """Upload one more adapter while the others stream, and ask it at once."""
     print(f"\nNow {late.name} is uploaded while the others stream:")
     talking = threading.Barrier(len(early) + 1)
@@ -86,7 +91,7 @@ def _join_in(remote: Remote, early: Sequence[Example], late: Example) -> None:
             pool.submit(_ask, remote, e.name, e.ask, LONG_TOKENS, ignore_eos=True, talking=talking) for e in early
         ]
         talking.wait(timeout=120)
-        _upload(remote, late)
+        upload()
         answer = _ask(remote, late.name, late.ask, ANSWER_TOKENS)
         num_streaming = sum(not stream.done() for stream in streams)
         _show(late.name, late.about, late.ask, answer)
@@ -110,10 +115,14 @@ def _report(streams: Sequence[Future[Answer]], num_streaming: int) -> None:
     )
 
 
-def _upload(remote: Remote, example: Example) -> None:
+def _upload(registry: Admin, example: Example) -> None:
+    from ._remote import Wishes, decided, rejection, upload
+
     begin = time.perf_counter()
-    found = remote.upload(example.name, example.folder, description=example.about)
-    revision = found["revisions"][0]
+    number = upload(registry, example.name, str(example.folder), Wishes(description=example.about))
+    revision = decided(registry, example.name, number, timeout=GATE_SECONDS)
+    if (why := rejection(example.name, revision)) is not None:
+        raise why
     print(
         f"  uploaded {example.name:<10} rank {revision['rank']:>2}, {revision['size'] / 1024:>4.0f} KiB, "
         f"active after {1e3 * (time.perf_counter() - begin):.0f} ms",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._command import Command
 from ._flags import add_engine_flags, add_state_dir, engine_config, state_dir
+from ._lora_flags import add_lora_flags, lora_modules
 
 if TYPE_CHECKING:
-    from ._house import House
+    from ._faces import House
 
+WEB = ("uvicorn", "fastapi", "sqlalchemy.orm", "sqlalchemy.dialects.sqlite")  # half a second that need no torch
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -35,21 +39,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SQLite or PostgreSQL (or ARIL_DATABASE_URL; by default SQLite in the state folder)",
     )
     add_state_dir(parser)
+    _add_source_flags(parser)
     group.add_argument(
         "--examples",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="with the model demo: bring the example adapters at the first start",
     )
+    group.add_argument(
+        "--metrics-adapters",
+        type=int,
+        default=20,
+        help="adapters with series of their own in /metrics: the busiest; the rest share one (20)",
+    )
+    group.add_argument(
+        "--metrics-key",
+        default=os.environ.get("ARIL_METRICS_KEY"),
+        help="key of /metrics, which names adapters (or ARIL_METRICS_KEY; by default it asks for none)",
+    )
     group.add_argument("--log-level", choices=LOG_LEVELS, default="info")
     add_engine_flags(parser)
+    add_lora_flags(parser)
+
+
+def _add_source_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sources", "where adapters may be fetched from: nowhere, unless allowed here")
+    group.add_argument(
+        "--adapter-root", action="append", type=Path, default=[], metavar="DIR",
+        help="folder under which file:// sources may lie",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-source", action="append", default=[], metavar="URL",
+        help="hf://organisation/*, s3://bucket/prefix, https://host/folder: this and all that is below it",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-address", action="append", default=[], metavar="ADDRESS",
+        help="address or network that https:// sources may be at although it is not public",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Build the house and serve."""
     from ..admin_api.settings import AdminSettings
     from ..core import log
+    from ..core.ahead import import_ahead
 
+    gc.disable()  # until it answers: imports make much that stays, and each collection would walk all of it
+    import_ahead(*WEB)
     log.configure(args.log_level.upper())
     config = engine_config(args)
     from ..models.source import DEMO
@@ -59,13 +95,19 @@ def run(args: argparse.Namespace) -> int:
         state_dir=state_dir(args.state_dir, config.model),
         database_url=args.database_url or None,
         admin_key=args.admin_key or None,
+        adapter_roots=tuple(args.adapter_root),
+        allowed_sources=tuple(args.allow_source),
+        allowed_addresses=tuple(args.allow_address),
+        api_keys=_api_keys(args.api_key),
     )
     options = HouseOptions(
         engine=config,
         settings=settings,
         host=args.host,
         port=args.port,
-        api_keys=_api_keys(args.api_key),
+        lora_modules=lora_modules(args.lora_modules),
+        metrics_adapters=args.metrics_adapters,
+        metrics_key=args.metrics_key or None,
         with_examples=args.examples and config.model == DEMO,
     )
     serve(options, _announce)
@@ -80,7 +122,7 @@ def _api_keys(given: list[str] | None) -> tuple[str, ...]:
 
 def _announce(house: House, adapters: list[str]) -> None:
     print(f"Aril serves {house.engine.model.id} at {house.url}")
-    print(f"  adapters    {', '.join(adapters) or 'none yet'}")
+    print(f"  adapters    {', '.join(adapters) or 'none'}")
     print(f"  OpenAI API  {house.url}/v1")
     key = f"key in {house.admin.key_path}" if house.admin.key_path else "key as given"
     print(f"  admin API   {house.url}/admin/v1, {key}")

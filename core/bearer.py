@@ -1,11 +1,21 @@
-"""Bearer keys, for every face that asks for one: read from a header, compared in constant time."""
+"""Bearer keys, for every face that asks for one: made, read from a header, refused in a URL, known by their digest."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
+import secrets
+from collections.abc import Iterable
 
-from .errors import Unauthorized
+from .errors import InvalidRequest, Unauthorized
+
+PARAMETERS = frozenset(
+    {"access_token", "admin_key", "api_key", "apikey", "authorization", "bearer", "token", "x_api_key"}
+)
+
+
+def new_key() -> str:
+    """A key that nobody can guess. It begins with a letter: a command line would take `-x...` for a flag."""
+    return f"aril-{secrets.token_urlsafe(32)}"
 
 
 def key_in(header: str | None) -> str:
@@ -16,11 +26,21 @@ def key_in(header: str | None) -> str:
     return key.strip()
 
 
+def refuse_in_url(parameters: Iterable[str]) -> None:
+    """Raises InvalidRequest where a query parameter is one that keys are put into."""
+    for name in parameters:
+        if name.lower().replace("-", "_") in PARAMETERS:
+            raise key_in_url(name)
+
+
+def key_in_url(parameter: str) -> InvalidRequest:
+    """The words for a key in the query string."""
+    message = (
+        f"{parameter}: a URL is no place for a key, as logs and histories keep it; send it as 'Authorization: Bearer'"
+    )
+    return InvalidRequest(message, param=parameter, code="key_in_url")
+
+
 def digest_of(key: str) -> bytes:
     """What is kept and compared in place of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def is_same(given: str, digest: bytes) -> bool:
-    """Whether `given` is the key of `digest`; the time taken tells nothing."""
-    return hmac.compare_digest(digest_of(given), digest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class ArilError(Exception):
@@ -57,6 +57,35 @@ class Conflict(ArilError):
     """The thing exists, but not in a state that allows this."""
 
     code = "conflict"
+
+
+class Stale(Conflict):
+    """The thing has changed since the caller looked at it: look again."""
+
+    code = "stale"
+
+
+class Misplaced(Conflict):
+    """A part of a file that does not go on where the last one ended, which is at `offset`."""
+
+    code = "wrong_offset"
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class RateLimited(ArilError):
+    """Over a limit of the caller's: come back in `retry_after` seconds. `headers` are OpenAI's rate-limit headers."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, retry_after: float, headers: Mapping[str, str] | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+        self.headers = dict(headers or {})
 
 
 class TooLarge(ArilError):

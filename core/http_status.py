@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .errors import (
@@ -10,7 +11,10 @@ from .errors import (
     DoesNotFit,
     Forbidden,
     InvalidRequest,
+    Misplaced,
     NotFound,
+    RateLimited,
+    Stale,
     TooLarge,
     Unauthorized,
     Unavailable,
@@ -25,7 +29,9 @@ STATUS: dict[type[ArilError], int] = {
     Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
+    Stale: 412,
     TooLarge: 413,
+    RateLimited: 429,
     ArilError: 500,
     Unavailable: 503,
 }
@@ -48,6 +54,10 @@ def body_of(error: Exception) -> dict[str, object]:
 
 def headers_of(error: Exception) -> dict[str, str] | None:
     """What a client must know beside the body: how to authenticate, when to come back."""
+    if isinstance(error, RateLimited):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after))), **error.headers}
+    if isinstance(error, Misplaced):
+        return {"Upload-Offset": str(error.offset)}
     return HEADERS.get(status_of(error))
 
 

@@ -24,10 +24,10 @@ def configure(level: str = "INFO") -> None:
 
 
 def event(name: str, **fields: object) -> str:
-    """One log line, `name key=value ...`; a value with spaces is quoted."""
+    """One log line, `name key=value ...`; a value with spaces is quoted, what could steer a terminal escaped."""
     return " ".join([name, *(f"{key}={_shown(value)}" for key, value in fields.items())])
 
 
 def _shown(value: object) -> str:
     text = str(value)
-    return repr(text) if any(c.isspace() for c in text) else text
+    return text if text.isprintable() and " " not in text else repr(text)

@@ -7,6 +7,7 @@ one call. A thread with nothing to do sleeps until a command comes or an adapter
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import threading
 from collections import defaultdict, deque
@@ -19,6 +20,8 @@ from ..core.log import event, get_logger
 from ..lora.adapter import AdapterRef
 from .client import EngineStatus, ModelInfo
 from .engine import Engine
+from .grammar.asked import StructuredOutputs
+from .grammar.base import Grammar
 from .mailbox import Mailbox
 from .params import SamplingParams
 from .request import Chunk, Request
@@ -78,12 +81,15 @@ class AsyncEngine:
         mailbox = Mailbox(params.n)
         reader = _Reader(asyncio.get_running_loop(), mailbox, params.n)
         request = Request(request_id, list(prompt), params, adapter, priority)
+        asked = params.structured_outputs
+        ready = None if asked is None else await self._grammar(asked)
         self._post(lambda: self._admit(request, reader))
         try:
             while mailbox.open_choices:
                 for chunk in await mailbox.take():
                     yield chunk
         finally:
+            del ready  # held until now, so that the engine's thread need not make it
             if mailbox.open_choices:
                 self._hang_up(request_id, reader)
 
@@ -91,7 +97,7 @@ class AsyncEngine:
         await self._ask(lambda: self._engine.abort(request_id))
 
     async def load_adapter(self, ref: AdapterRef, *, pinned: bool = False) -> None:
-        await asyncio.to_thread(self._engine.check_adapter, ref)
+        await asyncio.to_thread(self._engine.find_adapter, ref)
         await self._ask(lambda: self._engine.load_adapter(ref, pinned=pinned))
 
     async def unload_adapter(self, ref: AdapterRef) -> None:
@@ -99,6 +105,9 @@ class AsyncEngine:
         freed: asyncio.Future[None] = loop.create_future()
         await self._ask(lambda: self._engine.unload_adapter(ref, lambda: _tell(loop, _settle, freed, None)))
         await freed
+
+    def prepare(self) -> None:
+        self._engine.grammars.start()
 
     def status(self) -> EngineStatus:
         status = self._engine.status()
@@ -130,6 +139,22 @@ class AsyncEngine:
                 _tell(loop, _fail, answer, error)
 
         self._post(run)
+        return await answer
+
+    async def _grammar(self, asked: StructuredOutputs) -> Grammar:
+        """Ready, or refused; it is made on other threads, and shared: a client that leaves stops nothing."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Grammar] = loop.create_future()
+
+        def tell(ready: concurrent.futures.Future[Grammar]) -> None:
+            if ready.cancelled():
+                _tell(loop, _fail, answer, EngineDead("the engine was closed"))
+            elif (error := ready.exception()) is not None:
+                _tell(loop, _fail, answer, error)
+            else:
+                _tell(loop, _settle, answer, ready.result())
+
+        self._engine.grammars.of(asked).add_done_callback(tell)
         return await answer
 
     def _hang_up(self, request_id: str, reader: _Reader) -> None:
@@ -205,7 +230,7 @@ def _settle(future: asyncio.Future[Any], result: object) -> None:
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
 

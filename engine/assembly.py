@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from ..core.errors import DoesNotFit, NotFound
+from ..core import pages
+from ..core.errors import NotFound
 from ..core.platform import Platform, detect, usable_cores
+from ..core.shortage import refused_when_full
 from ..lora.adapter import AdapterRef
+from ..lora.fingerprint import Fingerprint
 from ..lora.manager import LoraManager
 from ..models.attention.base import AttentionBackend, choose
 from ..models.base import Decoder
+from ..models.batch import LayerCache
 from ..models.loader import load_model
 from ..models.source import Source, locate
 from .client import ModelInfo
 from .config import EngineConfig
 from .defaults import sampling_defaults
-from .graphs import Graphed, num_spare_blocks
+from .grammar.constraint import Constraints
+from .grammar.grammars import Grammars
+from .graphs import Graphed, num_spare_blocks, recorder_for
 from .inputs import Packer, RowState
+from .kv.ahead import MemoryAhead
 from .kv.tensors import allocate
 from .memory import Memory, divide, require
 from .params import SamplingParams
@@ -47,6 +54,8 @@ class Parts:
     adapters: LoraManager
     scheduler: Scheduler
     runner: Runner
+    memory: MemoryAhead
+    grammars: Grammars
 
 
 def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
@@ -57,10 +66,12 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
     platform = detect(config.device)
     torch.set_num_threads(config.threads or usable_cores())
     source = locate(config.model, revision=config.revision)
-    text = Text.load(source, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code)
-    network = _load(config, platform, source)
+    with refused_when_full(f"{source.name} does not fit", "use a smaller model or a smaller --dtype", "model"):
+        text = Text.load(source, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code)
+        network = _load(config, platform, source)
     defaults = sampling_defaults(config.generation_config, network.spec.generation_config)
-    adapters = _adapters(config, platform, network, source.name, adapter_folder)
+    with refused_when_full("the memory of adapters does not fit", "lower --adapter-memory", "adapter_memory"):
+        adapters = _adapters(config, platform, network, _fingerprint(config, source, network), adapter_folder)
     backend = choose(config.attention_backend, network.attention_specs, platform)
     make = _Maker(config, platform, network, backend, adapters)
     memory = divide(config, platform, network, probe=make.probe)
@@ -80,28 +91,29 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
         dtype=str(network.spec.dtype).removeprefix("torch."),
         created=int(time.time()),
     )
-    return Parts(model, text, defaults, adapters, scheduler, make.runner(memory, Sampler(sorted(eos))))
+    grammars = Grammars(config.grammar_backend, lambda: text.vocabulary(model.vocab_size, sorted(eos)))
+    with refused_when_full("the KV cache does not fit", "lower --kv-cache-memory", "kv_cache_memory"):
+        caches = make.caches(memory)
+        sampler = Sampler(sorted(eos), Constraints(grammars.matcher, model.vocab_size, sorted(eos)))
+        runner = make.runner(memory, caches, sampler)
+    ahead = MemoryAhead(caches if platform.kind == "cpu" and pages.CAN_FETCH else ())
+    return Parts(model, text, defaults, adapters, scheduler, runner, ahead, grammars)
 
 
 def _load(config: EngineConfig, platform: Platform, source: Source) -> Decoder:
-    try:
-        return load_model(
-            source,
-            dtype=config.dtype,
-            device=platform.device,
-            max_model_len=config.max_model_len,
-            trust_remote_code=config.trust_remote_code,
-            attention_backend=config.attention_backend,
-        )
-    except torch.OutOfMemoryError as error:
-        raise DoesNotFit(
-            f"the weights of {source.name} do not fit: {error}; use a smaller model or a smaller --dtype",
-            param="model",
-        ) from error
+    return load_model(
+        source,
+        dtype=config.dtype,
+        device=platform.device,
+        max_model_len=config.max_model_len,
+        trust_remote_code=config.trust_remote_code,
+        attention_backend=config.attention_backend,
+        quantization=config.quantization,
+    )
 
 
 def _adapters(
-    config: EngineConfig, platform: Platform, network: Decoder, base: str, folder: AdapterFolder
+    config: EngineConfig, platform: Platform, network: Decoder, base: Fingerprint, folder: AdapterFolder
 ) -> LoraManager:
     require(platform, config.adapter_memory, what="the memory of adapters", flag="--adapter-memory")
     return LoraManager(
@@ -113,6 +125,24 @@ def _adapters(
         dtype=network.spec.dtype,
         device=platform.device,
         base=base,
+    )
+
+
+def _fingerprint(config: EngineConfig, source: Source, network: Decoder) -> Fingerprint:
+    """What a revision records of the base that it was checked on."""
+    spec, attention = network.spec, network.attention_specs[0]
+    return Fingerprint(
+        config.served_model_name or source.name,
+        (source.name, *spec.identity.names),
+        {
+            "architecture": spec.architecture,
+            "layers": spec.num_layers,
+            "hidden_size": spec.hidden_size,
+            "heads": attention.heads,
+            "kv_heads": attention.kv_heads,
+            "vocabulary": spec.vocab_size,
+            "config": spec.identity.config,
+        },
     )
 
 
@@ -135,35 +165,42 @@ class _Maker:
         """Run the largest step once, over a few blocks that all its rows share."""
         num_rows = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
         length = min(self.config.max_num_batched_tokens // num_rows, self.network.spec.max_position)
-        eager = self._eager(-(-length // self.config.block_size), length)
+        eager = self._eager(self._allocated(-(-length // self.config.block_size)), length)
         new = partial(NewRow, token_ids=[0] * length, num_prompt=length, params=SamplingParams(), index=0, slot=0)
         blocks = tuple(range(-(-length // self.config.block_size)))
         states = [RowState(new(id=str(at), blocks=blocks)) for at in range(num_rows)]
         eager.logits([(Row(state.id, 0, length, samples=True), state) for state in states])
 
-    def runner(self, memory: Memory, sampler: Sampler) -> Runner:
+    def caches(self, memory: Memory) -> list[LayerCache]:
+        """The KV cache; the spare blocks are its last."""
+        return self._allocated(memory.num_blocks + num_spare_blocks(self.config.block_size))
+
+    def runner(self, memory: Memory, caches: Sequence[LayerCache], sampler: Sampler) -> Runner:
         """The runner over all of the KV cache."""
         spare = range(memory.num_blocks, memory.num_blocks + num_spare_blocks(self.config.block_size))
-        eager = self._eager(spare.stop, memory.max_model_len)
+        eager = self._eager(caches, memory.max_model_len)
         pass_: Pass = eager
-        if self.platform.kind != "cpu" and not self.config.enforce_eager:
+        if not self.config.enforce_eager:
             pass_ = Graphed(
                 eager,
+                recorder_for(self.platform),
                 max_rows=self.config.max_num_seqs,
                 max_model_len=memory.max_model_len,
                 spare_blocks=spare,
                 block_size=self.config.block_size,
             )
-        return Runner(pass_, sampler, caches=eager.caches, adapters=self.adapters)
+        return Runner(pass_, sampler, caches=caches, adapters=self.adapters)
 
-    def _eager(self, num_blocks: int, max_len: int) -> Eager:
-        block_size, device = self.config.block_size, self.platform.device
+    def _allocated(self, num_blocks: int) -> list[LayerCache]:
+        return allocate(self.network.attention_specs, num_blocks, self.config.block_size, self.platform.device)
+
+    def _eager(self, caches: Sequence[LayerCache], max_len: int) -> Eager:
+        block_size = self.config.block_size
         packer = Packer(
             max_tokens=self.config.max_num_batched_tokens,
             max_rows=self.config.max_num_seqs,
             max_blocks=max(-(-max_len // block_size), num_spare_blocks(block_size)),
             block_size=block_size,
-            device=device,
+            device=self.platform.device,
         )
-        caches = allocate(self.network.attention_specs, num_blocks, block_size, device)
         return Eager(self.network, self.backend, caches, packer, self.adapters)

@@ -31,9 +31,12 @@ class EngineStatus:
     alive: bool
     running: int
     waiting: int
+    running_adapters: tuple[str, ...]  # names that a running request uses
+    waiting_adapters: tuple[str, ...]  # names that a waiting request wants
     total_blocks: int
     free_blocks: int  # blocks that no request holds, cached ones included
     loaded_adapters: tuple[AdapterRef, ...]  # those that resolve to bytes in the engine's hands
+    adapter_slots: int  # most adapters in device memory
     adapter_slots_used: int  # adapters in device memory
     adapter_slots_busy: int  # those of them that a request holds
     adapter_bytes_used: int
@@ -71,13 +74,17 @@ class EngineClient(Protocol):
     async def abort(self, request_id: str) -> None: ...
 
     async def load_adapter(self, ref: AdapterRef, *, pinned: bool = False) -> None:
-        """Make `ref` usable; its bytes must be in the store. Raises InvalidAdapter or NotFound.
+        """Make `ref` usable; its bytes must be in the store, or NotFound is raised. They are read and checked when a
+        request needs them, and what is wrong with them is that request's failure.
 
         One that is being unloaded stays, and whoever waits for its end waits no longer.
         """
 
     async def unload_adapter(self, ref: AdapterRef) -> None:
         """Stop taking requests for `ref`, wait for the last running one, free its memory. Unknown refs are fine."""
+
+    def prepare(self) -> None:
+        """Have made ready, on other threads, what the first constraint would wait for; for who serves strangers."""
 
     def status(self) -> EngineStatus: ...
 

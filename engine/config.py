@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from ..core.errors import InvalidRequest
@@ -37,6 +36,13 @@ def parse_switch(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def parse_name(text: str) -> str:
+    """The name itself; raises ValueError for a blank one, which a script whose variable is not set would give."""
+    if not text.strip():
+        raise ValueError("it names nothing; leave the flag out, or give it a name")
+    return text
 
 
 def option(
@@ -74,6 +80,12 @@ class EngineConfig:
         "auto",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    quantization: str | None = option(
+        "--quantization",
+        "int8, int4 or fp8 rounds a 16-bit model as it is loaded, once; else the format that the model is in already",
+        None,
+        parse=parse_name,
+    )
     max_model_len: int | None = option(
         "--max-model-len",
         "most tokens of prompt and output together; by default the model's own",
@@ -105,6 +117,9 @@ class EngineConfig:
         "--generation-config", "sampling defaults: auto (the model's file), vllm (neutral), or a folder", "auto"
     )
     chat_template: str | None = option("--chat-template", "a Jinja chat template, or a file that holds one", None)
+    grammar_backend: str = option(
+        "--grammar-backend", "library that holds answers to a schema, a regex or a grammar", "llguidance"
+    )
     seed: int = option("--seed", "seeds the requests that bring no seed", 0, parse=int, low=0, high=2**63 - 1)
     threads: int | None = option(
         "--threads", "processor threads of the engine; by default all usable cores", None, parse=int, low=1
@@ -116,8 +131,8 @@ class EngineConfig:
     adapter_cache_memory: int = option(
         "--adapter-cache-memory", "host memory for adapters that are ready to load", 1024**3, parse=parse_bytes, low=0
     )
-    adapter_store: Path | None = option(  # noqa: RUF009 -- option makes a field, as dataclasses.field does
-        "--store", "folder of adapter files; by default in the state folder", None, parse=Path
+    adapter_store: str | None = option(
+        "--store", "adapter files: a folder, or s3://bucket/prefix; by default in the state folder", None
     )
 
     def __post_init__(self) -> None:
@@ -138,7 +153,8 @@ def _checked(name: str, value: object, facts: Mapping[str, Any]) -> object:
     try:
         value = facts["parse"](str(value))
     except ValueError as error:
-        raise InvalidRequest(f"{flag} {value}: {error}", param=name) from error
+        shown = value if str(value).strip() else repr(value)
+        raise InvalidRequest(f"{flag} {shown}: {error}", param=name) from error
     if choices is not None and value not in choices:
         raise InvalidRequest(f"{flag} {value}: there are {', '.join(map(str, choices))}", param=name)
     if (low is not None and not value >= low) or (high is not None and not value <= high):  # also refuses NaN

@@ -18,7 +18,7 @@ class Detokenizer:
     """The text of one choice. `stop` is the stop string that ended it, once one has been found.
 
     The text continues the prompt: a leading space stays, and a character that the prompt left unfinished is completed.
-    Bytes that are no UTF-8 become U+FFFD.
+    Bytes that are no UTF-8 become U+FFFD; a character that the end cuts short is left out, as its bytes are no error.
     """
 
     def __init__(self, pieces: Pieces, params: SamplingParams, prompt: Sequence[int]) -> None:
@@ -45,12 +45,8 @@ class Detokenizer:
         return certain
 
     def finish(self) -> str:
-        """What was held back, at the end; an unfinished character comes out as U+FFFD."""
-        if self.stop is not None:
-            return ""
-        certain = self._release(self._utf8.decode(b"", final=True))
-        if self.stop is None:
-            certain, self._held = certain + self._held, ""
+        """What was held back as it might have become a stop string, at the end."""
+        certain, self._held = self._held, ""
         return certain
 
     def _release(self, text: str) -> str:

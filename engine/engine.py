@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..core.errors import EngineDead, InvalidRequest
 from ..core.log import event, get_logger
@@ -19,35 +19,26 @@ from ..lora.adapter import AdapterRef
 from ..lora.validate import AdapterSummary, TargetSpec, validate
 from .assembly import AdapterFolder, assemble, nowhere
 from .client import EngineStatus
+from .clocks import Clock, clock_of
 from .config import EngineConfig
 from .detokenizer import Detokenizer
+from .grammar.base import Grammar
 from .params import MAX_SEED, SamplingParams
 from .request import Chunk, Request
 from .residents import Residents
 
 STEP_SECONDS = histogram("step_seconds", "Time of one step of the engine")
-FIRST_TOKEN_SECONDS = histogram("time_to_first_token_seconds", "From a request's arrival to its first token")
-TOKEN_SECONDS = histogram("time_per_output_token_seconds", "Mean time between the tokens of a choice, by choice")
-REQUEST_SECONDS = histogram("request_seconds", "From a request's arrival to the end of each of its choices")
-
 log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Choice:
-    """The text of one choice so far, and when it began to come."""
-
-    detokenizer: Detokenizer
-    first_token: float | None = None
-
-
-@dataclass(slots=True)
 class _Live:
-    """A request that has not ended: its choices by index."""
+    """A request that has not ended: the text of its choices so far, by index."""
 
     request: Request
-    arrival: float = field(default_factory=time.perf_counter)
-    choices: dict[int, _Choice] = field(default_factory=dict)
+    clock: Clock
+    grammar: Grammar | None  # held for as long as a row may need a matcher of it
+    choices: dict[int, Detokenizer] = field(default_factory=dict)
 
 
 class Engine:
@@ -63,11 +54,14 @@ class Engine:
         self._adapters = parts.adapters
         self._scheduler = parts.scheduler
         self._runner = parts.runner
+        self._memory = parts.memory
+        self.grammars = parts.grammars
         self._residents = Residents(parts.adapters)
         self._seeds = random.Random(config.seed)
         self._live: dict[str, _Live] = {}
         self._failure: Exception | None = None
         self._stalled = False
+        self._memory.keep(0)
 
     @property
     def targets(self) -> TargetSpec:
@@ -92,6 +86,8 @@ class Engine:
         """Take in a request with all of its choices. Raises InvalidRequest, Conflict or EngineDead."""
         self._require_life()
         self._check(request)
+        asked = request.params.structured_outputs
+        grammar = None if asked is None else self.grammars.of(asked).result()
         if request.adapter is not None:
             self._residents.enter(request.adapter)
         try:
@@ -100,9 +96,9 @@ class Engine:
         except Exception:
             self._leave(request)
             raise
-        live = self._live[request.id] = _Live(request)
+        live = self._live[request.id] = _Live(request, clock_of(request), grammar)
         for index in range(request.params.n):
-            live.choices[index] = _Choice(self.text.detokenizer(request.params, request.prompt))
+            live.choices[index] = self.text.detokenizer(request.params, request.prompt)
 
     def abort(self, request_id: str) -> None:
         """End a request and free what it holds; the next step tells its end. Unknown ids have ended already."""
@@ -121,13 +117,17 @@ class Engine:
                 return self._die(error)
 
     def load_adapter(self, ref: AdapterRef, *, pinned: bool = False) -> None:
-        """Let requests use `ref` (see `check_adapter`); its bytes are read when first needed, at once when pinned."""
+        """Let requests use `ref` (see `find_adapter`); its bytes are read when first needed, at once when pinned."""
         self._require_life()
         self._residents.welcome(ref, pinned=pinned)
 
     def unload_adapter(self, ref: AdapterRef, on_free: Callable[[], None]) -> None:
         """Refuse new requests for `ref`; free it and call `on_free` when the last one has ended, which may be now."""
         self._residents.retire(ref, on_free)
+
+    def find_adapter(self, ref: AdapterRef) -> Path:
+        """Where its files lie; any thread may ask. Raises NotFound."""
+        return self._folder(ref)
 
     def check_adapter(self, ref: AdapterRef) -> AdapterSummary:
         """Whether its files fit this base; any thread may ask. Raises NotFound or InvalidAdapter with every problem."""
@@ -139,9 +139,12 @@ class Engine:
             alive=self._failure is None,
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
-            total_blocks=self._scheduler.num_blocks,
-            free_blocks=self._scheduler.num_free_blocks,
+            running_adapters=self._scheduler.running_adapters,
+            waiting_adapters=self._scheduler.waiting_adapters,
+            total_blocks=self._scheduler.pool.num_blocks,
+            free_blocks=self._scheduler.pool.num_free,
             loaded_adapters=self._residents.refs,
+            adapter_slots=self._adapters.num_slots,
             adapter_slots_used=self._adapters.num_slots_used,
             adapter_slots_busy=self._adapters.num_slots_busy,
             adapter_bytes_used=self._adapters.used_bytes,
@@ -152,9 +155,15 @@ class Engine:
         """End the background threads. Nothing may be asked afterwards."""
         self._failure = self._failure or EngineDead("the engine was closed")
         self._adapters.close()
+        self._memory.close()
+        self.grammars.close()
 
     def _step(self) -> list[Chunk]:
         step = self._scheduler.schedule()
+        self._memory.keep(self._scheduler.pool.num_used)
+        for row in step.new:
+            if (live := self._live.get(row.id)) is not None:
+                live.clock.start()
         chunks = self._scheduler.update(step, self._runner.run(step))
         self._stalled = not step.rows and not chunks
         for chunk in chunks:
@@ -164,31 +173,24 @@ class Engine:
     def _spell(self, chunk: Chunk) -> None:
         """Give a chunk its text; end its choice at a stop string, which only the text can tell."""
         live = self._live[chunk.request_id]
-        choice = live.choices[chunk.index]
-        self._time_first(live, choice, chunk)
-        chunk.text = choice.detokenizer.push(_shown(chunk, live.request.params))
-        if choice.detokenizer.stop is not None:
+        text = live.choices[chunk.index]
+        if chunk.token_ids:
+            live.clock.count(chunk)
+        chunk.text = text.push(_shown(chunk, live.request.params))
+        if text.stop is not None:
             if chunk.finish_reason is None:
-                self._scheduler.finish(chunk.request_id, "stop", stop_reason=choice.detokenizer.stop, index=chunk.index)
-            chunk.finish_reason, chunk.stop_reason = "stop", choice.detokenizer.stop
+                self._scheduler.finish(chunk.request_id, "stop", stop_reason=text.stop, index=chunk.index)
+            chunk.finish_reason, chunk.stop_reason = "stop", text.stop
         if chunk.finish_reason is not None:
-            chunk.text += choice.detokenizer.finish()
+            chunk.text += text.finish()
             self._end(live, chunk)
 
     def _end(self, live: _Live, chunk: Chunk) -> None:
-        now = time.perf_counter()
-        choice = live.choices.pop(chunk.index)
-        REQUEST_SECONDS.observe(now - live.arrival)
-        if choice.first_token is not None and chunk.num_output > 1:
-            TOKEN_SECONDS.observe((now - choice.first_token) / (chunk.num_output - 1))
+        del live.choices[chunk.index]
+        live.clock.end(chunk)
         if not live.choices:
             del self._live[chunk.request_id]
             self._leave(live.request)
-
-    def _time_first(self, live: _Live, choice: _Choice, chunk: Chunk) -> None:
-        if choice.first_token is None and chunk.token_ids:
-            choice.first_token = time.perf_counter()
-            FIRST_TOKEN_SECONDS.observe(choice.first_token - live.arrival)
 
     def _leave(self, request: Request) -> None:
         if request.adapter is not None:

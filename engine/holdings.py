@@ -25,6 +25,8 @@ PREEMPTIONS = metrics.counter("preemptions", "Requests that gave their blocks ba
 PROMPT_TOKENS = metrics.counter("prompt_tokens", "Prompt tokens of requests that started")
 CACHED_TOKENS = metrics.counter("prefix_cache_hit_tokens", "Prompt tokens whose KV was there already")
 ENDED = metrics.counter("requests_ended", "Requests that ended, by reason", ["reason"])
+for _reason in ("stop", "length", "abort", "error"):
+    ENDED.labels(_reason)  # dashboards want to see the zero
 
 
 class Adapters(Protocol):
@@ -71,7 +73,7 @@ class Holdings:
 
     def acquire_blocks(self, request: Request) -> bool:
         """Whether all its tokens have blocks now; each running request keeps one to grow into."""
-        reuse = not request.gathers_prompt_logprobs
+        reuse = not request.scores_prompt
         cached = self._tables.admit(request, spare=len(self.running), reuse=reuse)
         if cached is None and self._forked and not self.running:
             self._drop_forks()
@@ -102,6 +104,11 @@ class Holdings:
             if junior is request:
                 return None
         return growth
+
+    def give_way(self) -> None:
+        """Background work gives everything back when others wait: what they need may be what it holds."""
+        while self.running and self.running[-1].is_background and self._queue.any_awaited:
+            self._preempt(self.running[-1])
 
     def bear_siblings(self, request: Request) -> None:
         """Those that waited for this prompt share its blocks, and are next in their lane."""
@@ -142,7 +149,7 @@ class Holdings:
         request.status = Status.WAITING
         request.num_computed = 0
         request.num_preemptions += 1
-        request.prompt_logprobs = []
+        request.prompt_logprobs, request.prompt_logits = [], []
         self._queue.push_front(request)
         PREEMPTIONS.inc()
 

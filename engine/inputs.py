@@ -5,6 +5,7 @@ RowState mirrors what the scheduler knows of a request, so that a step need not 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from .step import NewRow, Row
 Array = NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
 ALIGNMENT = 16  # bytes; each field starts at a multiple
+LAYOUTS = 256  # that are kept: decode steps have few shapes
 
 
 class RowState:
@@ -91,7 +93,7 @@ class Packer:
         wanted, sample_at = _wanted(rows, (ends - lengths).tolist())
         num_tokens, num_rows = int(ends[-1]), len(rows)
         width = width or max(state.num_blocks for _, state in rows)
-        tokens, positions, kv_slots, at, query_start, seq_lens, table = fields = self._buffer.fields(
+        layout = self._buffer.layout(
             (np.int64, (num_tokens,)),
             (np.int64, (num_tokens,)),
             (np.int64, (num_tokens,)),
@@ -100,12 +102,14 @@ class Packer:
             (np.int32, (num_rows,)),
             (np.int32, (num_rows, width)),
         )
+        tokens, positions, kv_slots, at, query_start, seq_lens, table = layout.arrays
+        self._buffer.wait()
         query_start[0], query_start[1:], seq_lens[:], at[:] = 0, ends, starts + lengths, sample_at
         _copy_rows(rows, query_start.tolist(), tokens, table)
         positions[:] = np.arange(num_tokens) + np.repeat(starts - ends + lengths, lengths)
         block, offset = np.divmod(positions, self._block_size)
         kv_slots[:] = table[np.repeat(np.arange(num_rows), lengths), block] * self._block_size + offset
-        sent = self._buffer.send(fields)
+        sent = self._buffer.send(layout)
         ragged = Ragged(sent[4], sent[5], sent[6], sent[2], int(lengths.max()), int(seq_lens.max()))
         slots = np.repeat(np.asarray([state.slot for _, state in rows], np.int32), lengths)
         return Inputs(sent[0], sent[1], sent[3], ragged, slots, wanted)
@@ -125,7 +129,7 @@ def _wanted(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int]) -> tupl
     for (row, state), start in zip(rows, starts, strict=True):
         end = row.start + row.length
         prompt_at, prompt_tokens = len(sample_at), None
-        if state.params.prompt_logprobs is not None and row.start < state.num_prompt:
+        if state.params.scores_prompt and row.start < state.num_prompt:
             prompt_tokens = state.tokens[row.start + 1 : min(end + 1, state.num_prompt)].copy()
             sample_at.extend(range(start, start + len(prompt_tokens)))
         if row.samples:
@@ -134,6 +138,15 @@ def _wanted(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int]) -> tupl
             drawn_at = len(sample_at) - 1 if row.samples else None
             wanted.append(Wanted(state.id, drawn_at, prompt_at, prompt_tokens, row.start == 0))
     return wanted, sample_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The same bytes twice: as arrays to be filled, and as tensors on the device."""
+
+    arrays: list[Array]
+    tensors: list[Tensor]
+    size: int
 
 
 class _Buffer:
@@ -145,31 +158,27 @@ class _Buffer:
         self._device = self._host if shared else torch.empty(size, dtype=torch.uint8, device=device)
         self._sent = None if shared else torch.Event(device)  # the last copy; None = there is nothing to copy
         self._bytes = self._host.numpy()
-        self._ends: list[int] = []
+        self.layout = functools.lru_cache(LAYOUTS)(self._layout)
 
-    def fields(self, *wanted: tuple[type[np.generic], tuple[int, ...]]) -> list[Array]:
-        """Arrays in the buffer, one after another, to be filled. The same shapes always lie at the same places.
-
-        Waits for the last copy: a step that draws nothing ends while its inputs are still on their way.
-        """
+    def wait(self) -> None:
+        """Wait for the last copy: a step that draws nothing ends while its inputs are still on their way."""
         if self._sent is not None:
             self._sent.synchronize()
-        arrays, at, self._ends = [], 0, []
+
+    def send(self, layout: _Layout) -> list[Tensor]:
+        """What the arrays of `layout` hold, on the device, after one copy of all."""
+        if self._sent is not None:
+            self._device[: layout.size].copy_(self._host[: layout.size], non_blocking=True)
+            self._sent.record()
+        return layout.tensors
+
+    def _layout(self, *wanted: tuple[type[np.generic], tuple[int, ...]]) -> _Layout:
+        """Arrays in the buffer, one after another. The same shapes always lie at the same places."""
+        arrays, tensors, at, end = [], [], 0, 0
         for dtype, shape in wanted:
             end = at + int(np.prod(shape)) * np.dtype(dtype).itemsize
+            kind = torch.int64 if dtype is np.int64 else torch.int32
             arrays.append(self._bytes[at:end].view(dtype).reshape(shape))
-            self._ends.append(end)
+            tensors.append(self._device[at:end].view(kind).view(shape))
             at = -(-end // ALIGNMENT) * ALIGNMENT
-        return arrays
-
-    def send(self, arrays: Sequence[Array]) -> list[Tensor]:
-        """The same arrays on the device, after one copy of all."""
-        if self._sent is not None:
-            size = self._ends[-1]
-            self._device[:size].copy_(self._host[:size], non_blocking=True)
-            self._sent.record()
-        return [self._on_device(array, end) for array, end in zip(arrays, self._ends, strict=True)]
-
-    def _on_device(self, array: Array, end: int) -> Tensor:
-        kind = torch.int64 if array.dtype == np.int64 else torch.int32
-        return self._device[end - array.nbytes : end].view(kind).view(array.shape)
+        return _Layout(arrays, tensors, end)

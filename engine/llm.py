@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..core.errors import InvalidRequest, NotFound
+from ..core.log import event, get_logger
 from ..lora.adapter import AdapterRef
 from ..lora.store import content_digest
 from .config import EngineConfig
@@ -20,6 +21,7 @@ from .engine import Engine
 from .params import SamplingParams
 from .request import Chunk, Request, TokenLogprobs
 
+log = get_logger(__name__)
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -42,8 +44,13 @@ class Timings:
     """When things happened, in seconds of `time.perf_counter`."""
 
     arrival: float
-    first_token: float | None = None
+    tokens: list[float] = field(default_factory=list)  # of every choice, as they came
     finished: float | None = None
+
+    @property
+    def first_token(self) -> float | None:
+        """When the first token came."""
+        return self.tokens[0] if self.tokens else None
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -82,8 +89,7 @@ class RequestOutput:
             output.cumulative_logprob = sum(one.logprob for one in output.logprobs)
         self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
         self.num_cached_tokens = max(self.num_cached_tokens, chunk.num_cached)
-        if chunk.token_ids and self.metrics.first_token is None:
-            self.metrics.first_token = time.perf_counter()
+        self.metrics.tokens += [time.perf_counter()] * len(chunk.token_ids)
         if all(one.finish_reason is not None for one in self.outputs):
             self.metrics.finished = time.perf_counter()
 
@@ -103,7 +109,9 @@ class LLM:
         self._ready = Event()
         self._engine.on_ready(self._ready.set)
         for ref in self._refs.values():
-            self._engine.check_adapter(ref)
+            other_base = self._engine.check_adapter(ref).other_base
+            if other_base is not None:
+                log.warning(event("adapter_of_another_base", adapter=ref.name, problem=other_base))
             self._engine.load_adapter(ref)
 
     @property

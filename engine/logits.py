@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..kernels.ops.masks import mask_tokens_
+from .grammar.constraint import Constraint
 from .params import SamplingParams
 
 Ints = NDArray[np.int64]
@@ -66,6 +68,7 @@ class RuledRow:
     history: History | None  # None: no penalty asks for it
     enders: Ints  # the tokens that may end the text: end of sequence and stop ids
     num_output: int
+    constraint: Constraint | None = None
 
     @classmethod
     def of(cls, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], eos: Sequence[int]) -> RuledRow:
@@ -79,10 +82,15 @@ class RuledRow:
         return cls(params, history, np.asarray(sorted(enders), np.int64), len(output))
 
     @property
+    def delays_end(self) -> bool:
+        """Whether no token may end the text now."""
+        return self.num_output < self.params.min_tokens
+
+    @property
     def has_rules(self) -> bool:
         """Whether any rule applies to the next token."""
         params = self.params
-        return bool(params.logit_bias) or self.history is not None or self.num_output < params.min_tokens
+        return bool(params.logit_bias) or self.history is not None or self.delays_end or self.constraint is not None
 
     def took(self, token: int) -> None:
         """One more output token."""
@@ -96,13 +104,21 @@ Ruled = Sequence[tuple[int, RuledRow]]  # row of the logits, and what it asks
 
 def apply_rules(logits: Tensor, rows: Ruled) -> None:
     """Change `logits` [S, vocab] in place by every rule, in order."""
-    for rule in (mask_enders, add_bias, penalise):
+    for rule in (hold_to_grammar, mask_enders, add_bias, penalise):
         rule(logits, rows)
 
 
+def hold_to_grammar(logits: Tensor, rows: Ruled) -> None:
+    """No token that the constraint of a row does not allow."""
+    held = [(at, row.constraint.bits()) for at, row in rows if row.constraint is not None]
+    if held:
+        places = np.asarray([at for at, _ in held], np.int64)
+        mask_tokens_(logits, _on(logits, places), _on(logits, np.stack([bits for _, bits in held])))
+
+
 def mask_enders(logits: Tensor, rows: Ruled) -> None:
-    """Before `min_tokens`, no token may end the text."""
-    masked = [(at, row.enders) for at, row in rows if row.num_output < row.params.min_tokens]
+    """Before `min_tokens`, no token may end the text, unless its constraint allows no other."""
+    masked = [(at, row.enders) for at, row in rows if row.delays_end and not (row.constraint and row.constraint.done)]
     if masked:
         logits[_places(logits, masked)] = -torch.inf
 

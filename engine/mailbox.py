@@ -46,6 +46,7 @@ def _merged(first: Chunk, then: Chunk) -> Chunk:
     then.token_ids = first.token_ids + then.token_ids
     then.text = first.text + then.text
     then.prompt_logprobs = first.prompt_logprobs or then.prompt_logprobs
+    then.prompt_logits = first.prompt_logits or then.prompt_logits
     if first.logprobs is not None:
         then.logprobs = first.logprobs + (then.logprobs or [])
     return then

@@ -13,13 +13,12 @@ from ..core.log import event, get_logger
 from ..core.platform import Platform
 from ..models.base import Decoder
 from .config import EngineConfig
-from .kv.tensors import block_bytes
+from .sizing import logits_bytes, need_of, working_bytes
 
 log = get_logger(__name__)
 
 CPU_SHARE = 0.4  # of the free main memory that a KV cache takes by default; other programs live there too
 CPU_MOST = 4 * 1024**3
-LOGITS_COPIES = 4  # of a step's logits that sampling holds at once: logits, probabilities, sorted, summed up
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +40,18 @@ def divide(config: EngineConfig, platform: Platform, network: Decoder, *, probe:
     """
     working = _working(config, platform, network, probe)
     kv, flag = _for_kv(config, platform, working)
-    per_block = block_bytes(network.attention_specs, config.block_size)
-    wanted_len = config.max_model_len or network.spec.max_position
-    per_request = -(-wanted_len // config.block_size)
-    num_blocks = min(kv // per_block, config.max_num_seqs * per_request)
-    fits = num_blocks * config.block_size
-    if fits < (config.max_model_len or min(wanted_len, config.block_size)):
+    need = need_of(network, config, network.weight_bytes, config.adapter_memory)
+    blocks = min(kv, need.kv) // need.per_block
+    fits = blocks * config.block_size
+    if fits < (config.max_model_len or min(need.context, config.block_size)):
         raise DoesNotFit(
-            f"one request of {wanted_len} tokens takes {shown(per_request * per_block)} of KV cache, and there are "
-            f"{shown(max(kv, 0))} for it (weights {shown(network.weight_bytes)}, adapters "
-            f"{shown(config.adapter_memory)}, working memory {shown(working)}): raise {flag}, or lower "
+            f"one request of {need.context} tokens takes {shown(need.per_request)} of KV cache, and there are "
+            f"{shown(max(kv, 0))} for it (weights {shown(need.weights)}, adapters "
+            f"{shown(need.adapters)}, working memory {shown(working)}): raise {flag}, or lower "
             f"--max-model-len to {max(fits, 0)} or less",
             param="max_model_len",
         )
-    memory = Memory(
-        network.weight_bytes, config.adapter_memory, working, num_blocks * per_block, num_blocks, min(wanted_len, fits)
-    )
+    memory = Memory(need.weights, need.adapters, working, blocks * need.per_block, blocks, min(need.context, fits))
     log.info(_line(memory))
     return memory
 
@@ -78,14 +73,12 @@ def require(platform: Platform, num_bytes: int, *, what: str, flag: str) -> None
 
 def _working(config: EngineConfig, platform: Platform, network: Decoder, probe: Callable[[], None]) -> int:
     """Bytes that a step takes besides what lasts: counted on a CPU, measured where torch keeps what it has taken."""
-    logits = LOGITS_COPIES * config.max_num_seqs * network.spec.vocab_size * 4
     if platform.kind == "cpu":
-        widest = max(linear.in_features + linear.out_features for linear in network.linears.values())
-        return logits + config.max_num_batched_tokens * (2 * widest + 4 * network.spec.hidden_size) * 4
+        return working_bytes(network, config)
     before = platform.free_memory()
     probe()
     platform.synchronize()
-    return logits + max(0, before - platform.free_memory())
+    return logits_bytes(network, config) + max(0, before - platform.free_memory())
 
 
 def _for_kv(config: EngineConfig, platform: Platform, working: int) -> tuple[int, str]:

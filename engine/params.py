@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidRequest
+from .grammar.asked import StructuredOutputs
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_SEED = 2**63 - 1
@@ -17,8 +18,10 @@ class SamplingParams:
     """How tokens are chosen and when to stop. Names, defaults and meanings are vLLM's and OpenAI's.
 
     `logprobs=k` returns the chosen token's log-probability and the k most likely ones, of the distribution before
-    temperature, penalties and truncation; `prompt_logprobs=k` the same for each prompt token.
-    `max_tokens=None` means up to the end of the context.
+    temperature, penalties and truncation; `prompt_logprobs=k` the same for each prompt token. `prompt_logits` brings
+    every logit at the prompt's positions; it is for those who call the engine in this process.
+    `max_tokens=None` means up to the end of the context. `structured_outputs` may be an object with its fields; a
+    text under a constraint ends where the constraint ends it, whatever `min_tokens` and `ignore_eos` say.
     Raises InvalidRequest, naming the field, for a value out of range.
     """
 
@@ -41,12 +44,16 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logits: bool = False
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if isinstance(self.structured_outputs, Mapping):
+            object.__setattr__(self, "structured_outputs", StructuredOutputs.of(self.structured_outputs))
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
         if any(not text for text in self.stop):
@@ -62,6 +69,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < 1e-5 or self.top_k == 1
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether logits are wanted at every position of the prompt."""
+        return self.prompt_logits or self.prompt_logprobs is not None
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from .request import Request
+from .request import BACKGROUND, Request
 
 # So many requests with adapters may pass one whose adapter finds no room. Then they wait until it has found some: a few
 # steps' worth of admissions, so that an adapter on its way from the disk (tens of milliseconds) holds nobody up.
@@ -43,6 +43,11 @@ class Queue:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def any_awaited(self) -> bool:
+        """Whether somebody waits for any of them."""
+        return any(priority < BACKGROUND for priority, _ in self._lanes)
 
     def push(self, request: Request) -> None:
         """Behind the others of its lane."""

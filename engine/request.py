@@ -6,8 +6,13 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from ..lora.adapter import AdapterRef
 from .params import SamplingParams
+
+# The priority of work that nobody waits for, and of all above it: it gets what room and computing the rest leaves.
+BACKGROUND = 1 << 30
 
 
 class Status(enum.Enum):
@@ -51,8 +56,14 @@ class Request:
     draft: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)  # names of its full blocks' content, as far as asked for
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # gathered until the first chunk
+    prompt_logits: list[Tensor] = field(default_factory=list)  # of each row so far, gathered likewise
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+    @property
+    def is_background(self) -> bool:
+        """Whether nobody waits for it."""
+        return self.priority >= BACKGROUND
 
     @property
     def client_id(self) -> str:
@@ -70,9 +81,9 @@ class Request:
         return len(self.prompt) + len(self.output) - self.num_computed
 
     @property
-    def gathers_prompt_logprobs(self) -> bool:
-        """Whether its prompt must be computed for log-probabilities not yet given out; once for all choices."""
-        return self.params.prompt_logprobs is not None and not self.output and self.index == 0
+    def scores_prompt(self) -> bool:
+        """Whether its prompt must be computed for scores not yet given out; once for all choices."""
+        return self.params.scores_prompt and not self.output and self.index == 0
 
     def token_ids(self) -> list[int]:
         """Prompt and output together."""
@@ -108,6 +119,7 @@ class Chunk:
     text: str = ""
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # first chunk only; None at position 0
+    prompt_logits: list[Tensor] | None = None  # first chunk only: pieces of [n - 1, vocab], what predicts tokens 1 to n
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     num_prompt: int = 0

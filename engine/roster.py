@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..core.errors import Conflict
 from ..lora.adapter import AdapterRef
@@ -22,6 +22,10 @@ class Roster:
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._by_id.values())
+
+    def all(self) -> list[Request]:
+        """All of them, in one piece, for whoever asks from another thread."""
+        return list(self._by_id.values())
 
     def get(self, id: str) -> Request | None:
         """The request with that id of its own, unless it has ended."""
@@ -72,3 +76,8 @@ class Roster:
         if not choices:
             del self._by_client[request.client_id]
             self._unborn.pop(request.client_id, None)
+
+
+def adapters_of(requests: Sequence[Request]) -> tuple[str, ...]:
+    """The names of the adapters of `requests`, each once, in order."""
+    return tuple(dict.fromkeys(request.adapter.name for request in requests if request.adapter))

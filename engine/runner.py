@@ -13,9 +13,7 @@ from .inputs import RowState
 from .kv.tensors import copy_blocks
 from .passes import Pass
 from .sampler import Sampler
-from .step import NewRow, Sampled, Step, StepResult
-
-NOTHING = Sampled([])  # of a row in the middle of its prompt
+from .step import NOTHING, NewRow, Step, StepResult
 
 
 class AdapterLoader(Protocol):

@@ -14,6 +14,7 @@ from itertools import count
 from ..core import metrics
 from ..core.errors import InvalidRequest
 from ..lora.adapter import AdapterRef
+from .background import Background
 from .config import EngineConfig
 from .holdings import Adapters, Holdings
 from .kv.blocks import BlockPool
@@ -21,7 +22,7 @@ from .kv.cache import UNCHANGED, Growth, KVTables
 from .kv.prefix import PrefixIndex
 from .queue import Queue
 from .request import Chunk, Request, Status, TokenLogprobs
-from .roster import Roster
+from .roster import Roster, adapters_of
 from .step import NewRow, Row, Sampled, Step, StepResult
 from .stop import Ending, ending
 
@@ -36,7 +37,10 @@ OUTPUT_TOKENS = metrics.counter("generation_tokens", "Tokens that were drawn")
 
 
 class Scheduler:
-    """One step after another out of all requests. `add`, `abort` and `finish` may come between any two calls."""
+    """One step after another out of all requests. `add`, `abort` and `finish` may come between any two calls.
+
+    Others may read the counts of `pool`, and leave the rest of it alone.
+    """
 
     def __init__(
         self,
@@ -53,13 +57,14 @@ class Scheduler:
         self._context = max_model_len
         self._max_len = min(max_model_len, self._num_kv_tokens)
         self._eos = frozenset(eos_token_ids)
-        self._pool = BlockPool(num_blocks)
-        index = PrefixIndex(self._pool, config.block_size) if config.enable_prefix_caching else None
-        self._tables = KVTables(self._pool, index, config.block_size)
+        self.pool = BlockPool(num_blocks)
+        index = PrefixIndex(self.pool, config.block_size) if config.enable_prefix_caching else None
+        self._tables = KVTables(self.pool, index, config.block_size)
         self._adapters = adapters
         self._roster = Roster()
         self._queue = Queue()
         self._holdings = Holdings(self._roster, self._queue, self._tables, adapters)
+        self._background = Background()
         self._arrivals = count()
         self._news: list[Chunk] = []
         BLOCKS.set(num_blocks)
@@ -80,14 +85,14 @@ class Scheduler:
         return len(self._roster) - self.num_running
 
     @property
-    def num_blocks(self) -> int:
-        """All blocks of the KV cache."""
-        return self._pool.num_blocks
+    def running_adapters(self) -> tuple[str, ...]:
+        """The names that requests which take part in steps use; any thread may ask."""
+        return adapters_of(list(self._holdings.running))
 
     @property
-    def num_free_blocks(self) -> int:
-        """Blocks that no request holds, cached ones included."""
-        return self._pool.num_free
+    def waiting_adapters(self) -> tuple[str, ...]:
+        """The names that the other requests want; any thread may ask."""
+        return adapters_of([request for request in self._roster.all() if request.status is Status.WAITING])
 
     def num_users(self, ref: AdapterRef) -> int:
         """Requests, running and waiting, on the bytes of `ref`."""
@@ -123,6 +128,8 @@ class Scheduler:
         """The next step. Hand it to `update` with its result, also when it has no rows."""
         step = Step()
         self._tables.settle()
+        self._holdings.give_way()
+        self._background.begin(self._holdings.running)
         before = self.num_running
         budget = self._add_newest_tokens(step, self._max_tokens)
         preempted = self.num_running < before
@@ -142,7 +149,7 @@ class Scheduler:
                 self._take_row(request, row, result[row.id])
         RUNNING.set(self.num_running)
         WAITING.set(self.num_waiting)
-        FREE_BLOCKS.set(self.num_free_blocks)
+        FREE_BLOCKS.set(self.pool.num_free)
         news, self._news = self._news, []
         OUTPUT_TOKENS.inc(sum(len(chunk.token_ids) for chunk in news))
         return news
@@ -164,7 +171,8 @@ class Scheduler:
         running, at = self._holdings.running, 0
         while at < len(running):  # it gets shorter from its end, where nobody has a row yet
             request = running[at]
-            growth = self._holdings.make_room(request) if request.num_missing == 1 else None
+            takes_part = request.num_missing == 1 and not self._background.skips(request)
+            growth = self._holdings.make_room(request) if takes_part else None
             if growth is not None:
                 budget -= self._add_row(step, request, budget, growth)
             at += 1
@@ -175,7 +183,7 @@ class Scheduler:
         for request in self._holdings.running:
             if budget == 0:
                 break
-            if request.num_missing > 1:
+            if request.num_missing > 1 and not self._background.skips(request):
                 budget -= self._add_row(step, request, budget, UNCHANGED)
         return budget
 
@@ -185,6 +193,8 @@ class Scheduler:
         if budget == 0 or len(running) >= self._max_rows:
             return
         for request in self._queue.offer(adapters_run=any(other.adapter for other in running)):
+            if self._background.skips(request) or (request.is_background and self._queue.any_awaited):
+                return
             slot = self._slot_of(request)
             if slot is None:
                 continue
@@ -221,7 +231,7 @@ class Scheduler:
     def _add_row(self, step: Step, request: Request, budget: int, growth: Growth) -> int:
         """The next tokens of a request, as many as the budget allows; returns how many."""
         missing = request.num_missing
-        length = min(missing, budget)
+        length = min(missing, self._background.most(request, budget, alone=not step.rows))
         step.rows.append(Row(request.id, request.num_computed, length, growth.new_blocks, samples=length == missing))
         if growth.moved:
             step.moved[request.id] = growth.moved
@@ -234,8 +244,9 @@ class Scheduler:
             return
         request.num_computed = row.start + row.length
         self._tables.publish(request)
-        if sampled.prompt_logprobs and request.gathers_prompt_logprobs:
-            request.prompt_logprobs.extend(sampled.prompt_logprobs)
+        if request.scores_prompt:
+            request.prompt_logprobs.extend(sampled.prompt_logprobs or ())
+            request.prompt_logits.extend(() if sampled.prompt_logits is None else (sampled.prompt_logits,))
         if sampled.token_ids:
             self._holdings.bear_siblings(request)
             self._take_tokens(request, sampled)
@@ -272,6 +283,7 @@ class Scheduler:
             token_ids=token_ids,
             logprobs=logprobs,
             prompt_logprobs=(request.prompt_logprobs or None) if first else None,
+            prompt_logits=(request.prompt_logits or None) if first else None,
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
             num_prompt=len(request.prompt),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from ..lora.adapter import AdapterRef
 from .params import SamplingParams
 from .request import TokenLogprobs
@@ -57,7 +59,10 @@ class Sampled:
     token_ids: list[int]  # drawn tokens; empty for a row that does not sample
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # for the prompt tokens this row computed, when asked for
+    prompt_logits: Tensor | None = None  # [n, vocab] float32 on the host, for the same, when asked for
     error: Exception | None = None  # this row alone failed
 
+
+NOTHING = Sampled([])  # of a row that neither samples nor scores
 
 StepResult = dict[str, Sampled]  # by request id

@@ -23,9 +23,10 @@ LENGTH = Ending("length")
 def ending(request: Request, *, eos_token_ids: Set[int], max_model_len: int) -> Ending | None:
     """How the newest output token ends `request`; None when it goes on."""
     params, num_output = request.params, len(request.output)
-    if num_output >= params.min_tokens:
+    constrained = params.structured_outputs is not None  # then an end is drawn only where there may, or must, be one
+    if constrained or num_output >= params.min_tokens:
         token = request.output[-1]
-        if token in eos_token_ids and not params.ignore_eos:
+        if token in eos_token_ids and (constrained or not params.ignore_eos):
             return END_OF_SEQUENCE
         if token in params.stop_token_ids:
             return Ending("stop", token)

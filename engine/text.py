@@ -1,60 +1,56 @@
-"""The base's tokenizer and chat template. The only file of the engine that knows transformers.
+"""The base's tokenizer and chat template. The only file of the engine that knows transformers, and asks it once.
 
 Encoding and rendering are safe on any thread; they touch no state.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 
 from ..core.errors import InvalidRequest, Unsupported
-from ..core.log import event, get_logger
-from ..models.source import Source, default_cache
+from ..models.remembered import remembered, state_of
+from ..models.source import Source
 from .detokenizer import Detokenizer
+from .grammar.base import Vocabulary
 from .params import SamplingParams
 from .pieces import Pieces
 
-log = get_logger(__name__)
+RENDERER = "transformers.utils.chat_template_utils"  # takes half a second to import, once
+TOLD_IN = (".json", ".jinja", ".model", ".txt")  # files of a model folder that a tokenizer may be made of
 
 
 class Text:
     """Text to tokens and back, and conversations to prompts."""
 
-    def __init__(self, tokenizer: Any, *, chat_template: str | None = None) -> None:
-        """`tokenizer`: a transformers tokenizer with a `tokenizers` backend. Raises Unsupported for any other."""
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            raise Unsupported(f"{type(tokenizer).__name__} is not one of the `tokenizers` library")
+    def __init__(self, backend: Tokenizer, facts: Mapping[str, Any], *, chat_template: str | None = None) -> None:
+        """`facts`: what `facts_of` says beside the tokenizer itself."""
         backend.no_truncation()  # a limit in tokenizer.json would cut prompts without a word
         backend.no_padding()
-        self._tokenizer = tokenizer
         self._backend = backend
-        self.chat_template = chat_template or tokenizer.chat_template
-        self.vocab_size = len(tokenizer)
-        self.eos_token_ids = frozenset([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])
+        self._special_tokens: dict[str, str] = facts["special_tokens"]
+        self.chat_template: str | None = chat_template or chosen(facts["chat_template"], None, with_tools=False)
+        self._templates: str | dict[str, str] | None = chat_template or facts["chat_template"]
+        self.vocab_size: int = facts["vocab_size"]
+        self.eos_token_ids: frozenset[int] = frozenset(facts["eos_token_ids"])
         decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
-        self._pieces = Pieces(decoder, backend.id_to_token, frozenset(tokenizer.all_special_ids))
+        self._pieces = Pieces(decoder, backend.id_to_token, frozenset(facts["special_ids"]))
 
     @classmethod
     def load(cls, source: Source, *, chat_template: str | None = None, trust_remote_code: bool = False) -> Text:
         """The tokenizer of a model folder or GGUF file; `chat_template` is a file, or a template itself."""
-        from transformers import AutoTokenizer
-
-        folder = _converted(source.path) if source.kind == "gguf" else source.path
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise Unsupported(f"no tokenizer can be read from {source.path}: {error}", param="model") from error
-        return cls(tokenizer, chat_template=None if chat_template is None else _read_template(chat_template))
+        template = None if chat_template is None else _read_template(chat_template)
+        if trust_remote_code:  # its code may have changed
+            found = facts_of(read_tokenizer(source, trust_remote_code=True))
+        else:
+            found = remembered("tokenizer", state_of(_files(source)), lambda: facts_of(read_tokenizer(source)))
+        return cls(Tokenizer.from_str(found["tokenizer"]), found, chat_template=template)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
@@ -78,7 +74,9 @@ class Text:
         **variables: Any,
     ) -> list[int]:
         """The prompt that the chat template makes of a conversation; `variables` reach the template by name."""
-        template = chat_template or self.chat_template
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        template = chosen(self._templates, chat_template, with_tools=tools is not None)
         if template is None:
             raise InvalidRequest(
                 "this model has no chat template: use completions, or start the server with --chat-template FILE",
@@ -90,16 +88,17 @@ class Text:
                 "continue_final_message goes on with the last message: it needs add_generation_prompt=false",
                 param="continue_final_message",
             )
+        if not messages:
+            raise InvalidRequest("the conversation is empty", param="messages")
         try:
-            text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+            (text,), _ = render_jinja_template(
+                [[{key: value for key, value in message.items() if value is not None} for message in messages]],
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 documents=None if documents is None else [dict(document) for document in documents],
                 chat_template=template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                tokenize=False,
-                **variables,
+                **{**self._special_tokens, **variables},
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise InvalidRequest(f"the chat template refuses this conversation: {error}", param="messages") from error
@@ -113,9 +112,25 @@ class Text:
         """`token_bytes` for display: bytes that are no whole character come out as U+FFFD."""
         return self._pieces[token_id].decode("utf-8", "replace")
 
+    def vocabulary(self, vocab_size: int, eos_token_ids: Sequence[int]) -> Vocabulary:
+        """What grammars are told: the bytes of all `vocab_size` tokens of the model, some of which may be no token."""
+        tokens = [self._pieces[token] for token in range(vocab_size)]
+        return Vocabulary(
+            tokens, frozenset(t for t in self._pieces.special if t < vocab_size), tuple(eos_token_ids), self._backend
+        )
+
     def detokenizer(self, params: SamplingParams, prompt: Sequence[int]) -> Detokenizer:
         """Turns the tokens that follow `prompt` into text as they come."""
         return Detokenizer(self._pieces, params, prompt)
+
+
+def chosen(templates: str | Mapping[str, str] | None, asked: str | None, *, with_tools: bool) -> str | None:
+    """The template in force: the one that was asked for, by name or in words, else the model's."""
+    if isinstance(templates, str) or templates is None:
+        return asked or templates
+    if asked is not None:
+        return templates.get(asked, asked)
+    return (templates.get("tool_use") if with_tools else None) or templates.get("default")
 
 
 def _read_template(named: str) -> str:
@@ -126,32 +141,40 @@ def _read_template(named: str) -> str:
     return Path(named).read_text(encoding="utf-8")
 
 
-def _converted(file: Path) -> Path:
-    """The folder of a GGUF's tokenizer. Converting takes seconds, so it is kept, by what the file is."""
-    seen = file.stat()
-    key = hashlib.sha256(f"{file.resolve()}|{seen.st_size}|{seen.st_mtime_ns}".encode()).hexdigest()[:24]
-    folder = default_cache() / "tokenizers" / key
-    if not folder.is_dir():
-        log.info(event("tokenizer_converted", file=file, folder=folder))
-        _appear_at(folder, lambda new: _convert(file, new))
-    return folder
+def facts_of(tokenizer: Any) -> dict[str, Any]:
+    """All that is used of a transformers tokenizer, as JSON; raises Unsupported for what `tokenizers` cannot run."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise Unsupported(f"{type(tokenizer).__name__} is not one of the `tokenizers` library")
+    return {
+        "tokenizer": backend.to_str(),
+        "chat_template": tokenizer.chat_template,
+        "special_tokens": dict(tokenizer.special_tokens_map),
+        "special_ids": list(tokenizer.all_special_ids),
+        "eos_token_ids": [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id],
+        "vocab_size": len(tokenizer),
+    }
 
 
-def _convert(file: Path, folder: Path) -> None:
+def read_tokenizer(source: Source, *, trust_remote_code: bool = False) -> Any:
+    """The transformers tokenizer, which takes seconds; raises Unsupported where there is none."""
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
-
-
-def _appear_at(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder that others see whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        fill(new)
-        os.rename(new, folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was quicker
-            raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+        if source.kind == "folder":
+            return AutoTokenizer.from_pretrained(source.path, trust_remote_code=trust_remote_code)
+        with tempfile.TemporaryDirectory() as folder:
+            converted = AutoTokenizer.from_pretrained(source.path.parent, gguf_file=source.path.name)
+            converted.save_pretrained(folder)
+            return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise Unsupported(f"no tokenizer can be read from {source.path}: {first_line}", param="model") from error
+
+
+def _files(source: Source) -> list[Path]:
+    if source.kind == "gguf":
+        return [source.path]
+    templates = source.path / "additional_chat_templates"
+    found = [*source.path.iterdir(), *(templates.iterdir() if templates.is_dir() else ())]
+    return [file for file in found if file.suffix in TOLD_IN and file.is_file()]

@@ -162,6 +162,28 @@ def op(reference: Callable[P, R]) -> Op[P, R]:
     return made
 
 
+@contextmanager
+def only(provider: str) -> Iterator[None]:
+    """Run `provider` and nothing else meanwhile, in every op and thread; what it does not do raises Unsupported."""
+    before = {op: op._order for op in _OPS.values()}
+    for op in before:
+        op._look()
+        op._order = (op.impls.get(provider, _nobody(provider)),)
+    try:
+        yield
+    finally:
+        for op, order in before.items():
+            op._order = order
+
+
+def _nobody(provider: str) -> Impl[..., object]:
+    return Impl(provider, _never, lambda *_, **__: False, "an op that it has")
+
+
+def _never(*_: object, **__: object) -> object:
+    raise AssertionError("refused all arguments")
+
+
 def ops() -> dict[str, Op[..., object]]:
     """Every op of kernels/ops, by name."""
     package = _package("ops")

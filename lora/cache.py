@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..core.errors import ArilError, Unavailable
 from ..core.log import event, get_logger
-from ..core.metrics import counter, gauge, histogram
+from ..core.metrics import ADAPTERS, adapter_counter, adapter_histogram, gauge
 from .adapter import AdapterRef
 from .image import Image
 
-READS = counter("adapter_reads", "Adapters read from files into host memory")
-FAILURES = counter("adapter_read_failures", "Adapters whose files could not be read or served")
+FAILURES = adapter_counter("adapter_read_failures", "Adapters whose files could not be read or served")
 HOST_BYTES = gauge("adapter_host_bytes", "Bytes of adapters kept in host memory")
-SECONDS = histogram("adapter_read_seconds", "Time to read and check an adapter")
+SECONDS = adapter_histogram("adapter_read_seconds", "Time to read an adapter into host memory and check it")
 log = get_logger(__name__)
 
 
@@ -70,18 +69,17 @@ class HostCache:
 
     def _fetch(self, ref: AdapterRef) -> None:
         try:
-            with SECONDS.time():
+            with SECONDS.labels(ADAPTERS.label(ref.name)).time():
                 image = self._read(ref)
         except Exception as error:  # whatever it is, it belongs to those who want this adapter
             log.warning(event("adapter_not_read", adapter=ref.name, digest=ref.digest, error=error))
-            self._fail(ref.digest, error if isinstance(error, ArilError) else _unreadable(ref, error))
+            self._fail(ref, error if isinstance(error, ArilError) else _unreadable(ref, error))
         else:
             self._keep(ref.digest, image)
         for callback in self._ready:
             callback()
 
     def _keep(self, digest: str, image: Image) -> None:
-        READS.inc()
         with self._lock:
             if digest not in self._awaited:
                 return
@@ -91,12 +89,12 @@ class HostCache:
                 del self._images[next(iter(self._images))]
             HOST_BYTES.set(self._num_bytes())
 
-    def _fail(self, digest: str, error: ArilError) -> None:
-        FAILURES.inc()
+    def _fail(self, ref: AdapterRef, error: ArilError) -> None:
+        FAILURES.labels(ADAPTERS.label(ref.name)).inc()
         with self._lock:
-            if digest in self._awaited:
-                self._awaited.discard(digest)
-                self._errors[digest] = error
+            if ref.digest in self._awaited:
+                self._awaited.discard(ref.digest)
+                self._errors[ref.digest] = error
 
     def _num_bytes(self) -> int:
         return sum(image.data.nbytes for image in self._images.values())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..core.callers import DEFAULT_TENANT, Caller
 from .adapter import AdapterRef
 
 
@@ -18,11 +19,33 @@ class CatalogEntry:
     created: int  # seconds since the epoch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What a name meant, for one request. The base has no `ref`; `speaker` is then its name.
+
+    `shadow` is a revision that shall receive a copy of the request, whose answer nobody sees.
+    """
+
+    ref: AdapterRef | None
+    speaker: str  # name@revision: what the answer says of itself
+    owner: str = DEFAULT_TENANT  # the tenant whose adapter it is
+    alias: str | None = None  # that was gone through
+    shadow: AdapterRef | None = None
+
+
+Sticky = Callable[[str | None], str | None]
+"""What keeps a caller with one of several revisions: the value of a header that an alias names, of `user` for None."""
+
+
 class Catalog(Protocol):
     """The names that requests may use. Never answers with the base for a name that is not the base's."""
 
-    async def resolve(self, model: str) -> AdapterRef | None:
-        """The adapter that `model` names, None for the base; raises NotFound (`model_not_found`, param `model`)."""
+    async def resolve(self, model: str, caller: Caller, sticky: Sticky) -> Resolution:
+        """What `model` means to `caller` now, ready to be served. Raises NotFound (`model_not_found`, param `model`),
+        with the same words whether there is no such adapter or the caller may not know of it."""
 
-    async def list(self) -> Sequence[CatalogEntry]:
-        """Every adapter that can be named now."""
+    async def list(self, caller: Caller) -> Sequence[CatalogEntry]:
+        """Every adapter that `caller` can call by its bare name now."""
+
+    async def find(self, model: str, caller: Caller) -> CatalogEntry | None:
+        """What `resolve` would mostly find, under the name that was asked for; None where it would find nothing."""

@@ -14,11 +14,12 @@ from typing import TypeVar
 
 from . import patterns
 from .fields import Fields, refusals
+from .header import once
+from .strangers import FIRST_BYTES, no_lora, what_is
 
 T = TypeVar("T")
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-PICKLED_FILE = "adapter_model.bin"
 ALL_LINEAR = "all-linear"
 # PEFT's defaults for absent fields
 DEFAULT_RANK = 8
@@ -118,8 +119,12 @@ def _document(raw: bytes, problems: list[str]) -> dict[str, object] | None:
     if len(raw) > MAX_BYTES:
         problems.append(f"adapter_config.json has {len(raw)} bytes, and at most {MAX_BYTES} are read")
         return None
+    stranger = what_is(raw[:FIRST_BYTES], CONFIG_FILE)
+    if stranger is not None:
+        problems.append(stranger)
+        return None
     try:
-        document = json.loads(raw)
+        document = json.loads(raw, object_pairs_hook=once)
         _require_plain(document)
     except (ValueError, RecursionError) as error:
         problems.append(f"adapter_config.json is not JSON: {error}")
@@ -127,7 +132,7 @@ def _document(raw: bytes, problems: list[str]) -> dict[str, object] | None:
     if not isinstance(document, dict):
         problems.append("adapter_config.json is not a JSON object")
         return None
-    reason = _no_lora(document)
+    reason = no_lora(document)
     if reason is not None:
         problems.append(reason)
         return None
@@ -148,20 +153,6 @@ def _require_shallow(value: object, room: int) -> None:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _require_shallow(inner, room - 1)
-
-
-def _no_lora(document: dict[str, object]) -> str | None:
-    kind = document.get("peft_type")
-    if kind == "LORA":
-        return None
-    if kind is not None:
-        return f"peft_type: {kind} is not supported; Aril serves LORA"
-    if "lora_parameters" in document:
-        return (
-            "this is an adapter of MLX-LM, not of PEFT (no peft_type, but lora_parameters); "
-            "convert it: transpose lora_a and lora_b, and write lora_alpha = scale * rank"
-        )
-    return "peft_type is missing; Aril serves LoRA adapters saved by PEFT (peft_type LORA)"
 
 
 def _first_match(pattern: Mapping[str, T], path: str, default: T) -> T:

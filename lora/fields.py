@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from . import patterns
+from . import patterns, strangers
 
 T = TypeVar("T")
 
@@ -53,16 +53,27 @@ def refusals(document: Mapping[str, object]) -> list[str]:
         for name, why in REFUSED.items()
         if document.get(name)
     ]
-    found += [
-        f"{name}={_shown(value)}: unknown field, which may change the numbers"
-        for name, value in document.items()
-        if value and name not in READ | NO_EFFECT | REFUSED.keys() | {"bias"}
-    ]
+    known = READ | NO_EFFECT | REFUSED.keys() | {"bias"}
+    found += [_unknown(name, value) for name, value in document.items() if value and name not in known]
     if document.get("bias", "none") not in ("none", None):
         found.append(f"bias={_shown(document['bias'])}: trained biases are not supported; it must be 'none'")
-    if document.get("task_type") not in TASKS:
-        found.append(f"task_type={_shown(document['task_type'])}: Aril serves CAUSAL_LM")
-    return found + _start(document) + _base_class(document)
+    return found + _task(document) + _start(document) + _base_class(document)
+
+
+def _unknown(name: str, value: object) -> str:
+    ours = strangers.RENAMED.get(name)
+    why = (
+        f"PEFT calls it {ours}, and would not read this one" if ours else "unknown field, which may change the numbers"
+    )
+    return f"{_shown(name, quoted=False)}={_shown(value)}: {why}"
+
+
+def _task(document: Mapping[str, object]) -> list[str]:
+    task = document.get("task_type")
+    if task in TASKS:
+        return []
+    kind = strangers.trained_for(task) if isinstance(task, str) else None
+    return [f"task_type={_shown(task)}: {f'that is {kind}; ' if kind else ''}Aril serves CAUSAL_LM"]
 
 
 def _start(document: Mapping[str, object]) -> list[str]:
@@ -80,7 +91,8 @@ def _base_class(document: Mapping[str, object]) -> list[str]:
     name = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     if name is None or str(name).endswith(BASE_CLASSES):
         return []
-    return [f"auto_mapping: trained on a {name}, which is not a causal language model"]
+    kind = strangers.trained_on(str(name)) or "no causal language model"
+    return [f"auto_mapping: trained on {_shown(str(name), quoted=False)}, which is {kind}; Aril serves CAUSAL_LM"]
 
 
 class Fields:
@@ -169,6 +181,6 @@ def _all(values: list[Any], kind: type) -> bool:
     return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def _shown(value: object, *, quoted: bool = True) -> str:
+    text = repr(value) if quoted else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

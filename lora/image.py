@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,15 +49,37 @@ def load_image(folder: Path, targets: TargetSpec, parts: Sequence[str]) -> Image
         return Image(data, Layout(entries, int(entries[:, 2].max())))
 
 
+def image_bytes(modules: Iterable[tuple[int, int]], rank: int, dtype: torch.dtype) -> int:
+    """Bytes of an adapter of `rank` on `modules` (inputs, outputs)."""
+    at = 0
+    for width, height in modules:
+        _, at = _behind(at, rank, width, height)
+    return at * dtype.itemsize
+
+
+def size_of(adapter: CheckedAdapter) -> int:
+    """Bytes that an opened adapter takes in memory."""
+    at = 0
+    for path in adapter.pairs:
+        _, at = _behind(at, adapter.rank(path), *adapter.targets.modules[path])
+    return at * adapter.targets.dtype.itemsize
+
+
 def _lay_out(adapter: CheckedAdapter, parts: Sequence[str]) -> tuple[Tensor, int]:
     entries, at = torch.zeros(len(parts), 3, dtype=torch.int64), 0
     for row, part in enumerate(parts):
         if part in adapter.pairs:
-            rank, (width, height) = adapter.rank(part), adapter.targets.modules[part]
-            b_at = _aligned(at + rank * width)
+            rank = adapter.rank(part)
+            b_at, end = _behind(at, rank, *adapter.targets.modules[part])
             entries[row] = torch.tensor([at, b_at, rank])
-            at = _aligned(b_at + rank * height)
+            at = end
     return entries, at
+
+
+def _behind(at: int, rank: int, width: int, height: int) -> tuple[int, int]:
+    """Where B begins and ends when A begins at element `at`."""
+    b_at = _aligned(at + rank * width)
+    return b_at, _aligned(b_at + rank * height)
 
 
 def _aligned(at: int) -> int:

@@ -12,22 +12,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..core import pages
 from ..core.errors import ArilError
 from ..core.log import event, get_logger
-from ..core.metrics import counter, gauge
+from ..core.metrics import ADAPTERS, adapter_counter, gauge
 from ..kernels.ops.lora import ALIGN, DeltaRows
 from .adapter import AdapterRef
 from .cache import HostCache
 from .delta import AdaptableLinear, Delta, Tables
+from .fingerprint import Fingerprint
 from .image import Image, Layout, load_image
 from .slots import Move, SlotTable
 from .validate import TargetSpec
 
-LOADS = counter("adapter_loads", "Adapters copied to device memory")
+LOADS = adapter_counter("adapter_loads", "Adapters copied to device memory")
 DEVICE_BYTES = gauge("adapter_device_bytes", "Bytes of adapters in device memory")
 SLOTS_USED = gauge("adapter_slots_used", "Adapters in device memory")
 MOVE_PIECE = 1 << 22  # elements: what a move copies at once, so that compaction needs little memory of its own
 LEAST_MAX_RANK = 64
+UNNAMED = Fingerprint("the base")
 log = get_logger(__name__)
 
 
@@ -44,11 +47,11 @@ class LoraManager:
         cache_bytes: int,
         dtype: torch.dtype,
         device: torch.device,
-        base: str = "the base",
+        base: Fingerprint = UNNAMED,
     ) -> None:
         self.targets = TargetSpec.of(base, linears, dtype)
         self._max_slots = max_slots
-        self._arena = torch.empty(arena_bytes // dtype.itemsize // ALIGN * ALIGN, dtype=dtype, device=device)  # [E]
+        self._arena = _memory(arena_bytes // dtype.itemsize // ALIGN * ALIGN, dtype, device)
         self._slots = SlotTable(self._arena.nbytes, max_slots)
         self._tables = Tables([len(linear.parts) for linear in linears.values()], max_slots + 1, device)
         self._layouts: dict[int, Layout] = {}  # by slot
@@ -145,6 +148,11 @@ class LoraManager:
         return self._slots.total
 
     @property
+    def num_slots(self) -> int:
+        """Most adapters that can hold a slot."""
+        return self._max_slots
+
+    @property
     def num_slots_used(self) -> int:
         """Adapters that hold a slot."""
         return len(self._slots)
@@ -183,7 +191,7 @@ class LoraManager:
         image, at = self._images.pop(number), slot.at // self._arena.element_size()
         self._arena[at : at + image.data.numel()].copy_(image.data)
         self._tables.load(number, image.layout.entries_at(at))
-        LOADS.inc()
+        LOADS.labels(ADAPTERS.label(ref.name)).inc()
 
 
 def _attach(linears: Iterable[AdaptableLinear], arena: Tensor, tables: Tables) -> None:
@@ -201,3 +209,8 @@ def _move_down(arena: Tensor, source: int, target: int, size: int) -> None:
 def _rounded(max_rank: int) -> int:
     """A power of two, so that kernels are compiled for few sizes."""
     return max(LEAST_MAX_RANK, 1 << (max_rank - 1).bit_length())
+
+
+def _memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[size], whose numbers are anything."""
+    return pages.zeros((size,), dtype) if device.type == "cpu" else torch.empty(size, dtype=dtype, device=device)

@@ -6,6 +6,7 @@ run. An expression that backtracks without end would otherwise stop the whole se
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ import regex
 from ..core.errors import InvalidAdapter
 
 MAX_LENGTH = 1 << 16  # characters; an alternation of every module of an 80-layer base has 25 thousand
+MAX_WEIGHT = 2_000_000  # length times all repetitions; compiling unrolls them, 5 million a second and 150 bytes each
 MATCH_SECONDS = 2.0  # of one match, in processor time of the whole process; sound ones take microseconds
 WHOLE = "{}"
 LAST_PARTS = r"(.*\.)?({})$"  # PEFT's get_pattern_key
@@ -26,6 +28,8 @@ def problem(pattern: str, place: str = WHOLE) -> str | None:
     """Why `pattern` is no expression that may stand in `place`."""
     if len(pattern) > MAX_LENGTH:
         return f"is longer than {MAX_LENGTH} characters"
+    if (weight := weight_of(pattern)) > MAX_WEIGHT:
+        return f"repeats too much: its length times its repetitions is {weight:g}, over {MAX_WEIGHT}"
     try:
         re.compile(pattern)
         re.compile(place.replace("{}", pattern))
@@ -35,6 +39,13 @@ def problem(pattern: str, place: str = WHOLE) -> str | None:
     except (RecursionError, OverflowError, MemoryError):
         return "is not a regular expression: it is nested too deep"
     return None
+
+
+def weight_of(pattern: str) -> float:
+    """How large `pattern` is at most when its `{m,n}` are written out: each counts as within all others, as whoever
+    reads nesting can be led astray by comments and classes."""
+    braces = " ".join(re.findall(r"\{[^}]*", pattern))
+    return math.prod((float(number) for number in re.findall(r"[1-9]\d*", braces)), start=float(len(pattern)))
 
 
 def is_whole(pattern: str, path: str) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import DoesNotFit
-from ..core.metrics import counter
+from ..core.metrics import ADAPTERS, adapter_counter
 from .adapter import AdapterRef
 
-EVICTIONS = counter("adapter_evictions", "Idle adapters that left device memory to make room")
+EVICTIONS = adapter_counter("adapter_evictions", "Idle adapters that left device memory to make room")
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class SlotTable:
             return None
         for slot in leaving:
             del self._slots[slot.ref.digest]
-            EVICTIONS.inc()
+            EVICTIONS.labels(ADAPTERS.label(slot.ref.name)).inc()
         at = self._gap(size)
         if at is None:
             at = self._compact()

@@ -1,10 +1,12 @@
 """Adapter files on disk under the digest of their content: there completely, or not at all.
 
     <root>/adapters/<digest>/    adapter_config.json, adapter_model.safetensors, README.md where one came along
-    <root>/staging/              uploads under way and things on their way out; swept at start
+    <root>/uploads/              pieces of uploads that have not come whole (parts.py)
+    <root>/registry              the registry whose store this is
+    <root>/staging/              what is under way or on its way out, for each process (staging.py)
 
-An upload is written and synced in staging and becomes visible by one rename; a drop begins with one. So the process may
-be killed at any moment. A store has one owner process.
+An upload is written and synced in staging and becomes visible by one rename; a drop begins with one. So a process may
+be killed at any moment, and several may share a store; the folder's file system must know flock, as NFS 4 does.
 
 The digest is the SHA-256 of: the line "aril adapter 1", the length (8 bytes, big endian) and the bytes of
 `AdapterConfig.canonical()`, and the bytes of adapter_model.safetensors. Fields that do not change the numbers (dropout,
@@ -13,24 +15,29 @@ PEFT's version, the base's name) and README.md do not count.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.errors import InvalidAdapter, NotFound, TooLarge
-from .config import CONFIG_FILE, PICKLED_FILE, WEIGHTS_FILE, AdapterConfig
+from ..core.errors import Conflict, InvalidAdapter, NotFound, TooLarge
+from .config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+from .parts import PartFolder, Parts
+from .staging import Staging, sync
+from .strangers import instead_of_weights
 
 KEPT = (CONFIG_FILE, WEIGHTS_FILE, "README.md")
 DIGEST = re.compile(r"[0-9a-f]{64}")
-PLAIN_NAME = re.compile(r"[^/\\\0]+")
+PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]+")
+OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY)
+MARK = "registry"  # the file that says whose store this is
 PREAMBLE = b"aril adapter 1\n"
 PIECE = 1 << 20
 
@@ -51,10 +58,24 @@ class AdapterStore:
     """The folder of all revisions. Its methods may be called from any thread."""
 
     def __init__(self, root: Path) -> None:
+        self._mark = root / MARK
         self._adapters = root / "adapters"
-        self._staging = root / "staging"
-        for folder in (self._adapters, self._staging):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._adapters.mkdir(parents=True, exist_ok=True)
+        self._staging = Staging(root / "staging")
+        self.parts: Parts = PartFolder(root / "uploads")
+
+    def claim(self, registry: str | None) -> None:
+        """Be the store of that registry from now on, None: of one that has no name yet. Raises Conflict when it is
+        another's already: what the one does not know, the other may need."""
+        owner = self._owner()
+        if owner is None and registry is not None:
+            self._mark_as(registry)
+            owner = self._owner()
+        if owner not in (None, registry):
+            raise Conflict(
+                f"the adapter store is that of another registry: {self._marked_at} says so, and a registry removes "
+                "what it does not know; choose another with --store, or remove that mark if those adapters may go"
+            )
 
     def stage(self, files: Mapping[str, BinaryIO | Path | bytes], max_bytes: int) -> Staged:
         """Write an upload to disk. Files that serving has no use for are left out, and named in the notes.
@@ -63,7 +84,7 @@ class AdapterStore:
         """
         _check_names(files)
         staged = Staged(
-            Path(tempfile.mkdtemp(dir=self._staging)),
+            self._staging.new_folder(),
             tuple(
                 f"{name} was left out: not needed to serve the adapter" for name in sorted(files) if name not in KEPT
             ),
@@ -73,7 +94,7 @@ class AdapterStore:
             for name in KEPT:
                 if name in files:
                     room -= _write(staged.folder / name, files[name], room, max_bytes)
-            _sync(staged.folder)
+            sync(staged.folder)
         except BaseException:
             staged.discard()
             raise
@@ -83,13 +104,10 @@ class AdapterStore:
         """Keep an upload for good and return its digest; the same content again changes nothing."""
         digest = content_digest(staged.folder)
         home = self._adapters / digest
-        try:
-            staged.folder.rename(home)
-        except OSError:
-            if not home.is_dir():
-                raise
-            staged.discard()  # it is there already
-        _sync(self._adapters)
+        while not _moved(staged.folder, home) and not home.is_dir():
+            pass  # it was there, and has just been dropped
+        sync(self._adapters)
+        staged.discard()  # what it still is if the content was there
         return digest
 
     def path(self, digest: str) -> Path:
@@ -99,24 +117,55 @@ class AdapterStore:
             raise NotFound(f"no adapter bytes with digest {digest!r} in {self._adapters}")
         return home
 
-    def drop(self, digest: str) -> None:
-        """Remove a revision; one that is not there is fine."""
-        grave = Path(tempfile.mkdtemp(dir=self._staging))
-        with suppress(NotFound, FileNotFoundError):
-            self.path(digest).rename(grave / digest)
-            _sync(self._adapters)
-        shutil.rmtree(grave, ignore_errors=True)
+    def drop(self, digest: str, *, needed: Callable[[], bool] = lambda: False) -> bool:
+        """Remove a revision unless it is `needed`, and say whether.
+
+        That is asked once more when nobody can find the revision any longer. Whoever commits the same content and then
+        says that it is needed has to keep drops away meanwhile.
+        """
+        if not DIGEST.fullmatch(digest) or needed():
+            return False
+        grave, kept = self._staging.grave(digest), True
+        try:
+            (self._adapters / digest).rename(grave)
+            sync(self._adapters)
+            kept = needed()
+        except FileNotFoundError:  # there is none, or another process was quicker
+            return False
+        finally:
+            if kept and grave.exists():
+                self._put_back(grave)
+            self._staging.bury(grave)
+        return not kept
 
     def digests(self) -> list[str]:
         """Every revision that is there, sorted."""
         return sorted(p.name for p in self._adapters.iterdir() if DIGEST.fullmatch(p.name))
 
+    def scratch(self) -> AbstractContextManager[Path]:
+        """An empty folder beside the revisions, for a while."""
+        return self._staging.scratch()
+
     def sweep(self) -> int:
-        """Remove what an earlier process left half done, and say how many; call it before the first `stage`."""
-        left = list(self._staging.iterdir())
-        for folder in left:
-            shutil.rmtree(folder, ignore_errors=True)
-        return len(left)
+        """Remove what dead processes left half done, and say how many things that were."""
+        return self._staging.sweep(self._put_back)
+
+    @property
+    def _marked_at(self) -> str:
+        return str(self._mark)
+
+    def _owner(self) -> str | None:
+        return self._mark.read_text().strip() if self._mark.exists() else None
+
+    def _mark_as(self, registry: str) -> None:
+        with self.scratch() as folder, suppress(FileExistsError):  # another server of the registry was quicker
+            (folder / MARK).write_text(registry + "\n")
+            os.link(folder / MARK, self._mark)
+
+    def _put_back(self, grave: Path) -> None:
+        """Undo the first half of a drop; the same content may have come anew since."""
+        _moved(grave, self._adapters / grave.name)
+        sync(self._adapters)
 
 
 def content_digest(folder: Path) -> str:
@@ -139,8 +188,9 @@ def _check_names(files: Mapping[str, object]) -> None:
         for name in files
         if not PLAIN_NAME.fullmatch(name) or name in (".", "..")
     ]
-    if PICKLED_FILE in files and WEIGHTS_FILE not in files:
-        problems.append(f"{PICKLED_FILE} is a pickle, which can run code; save the adapter as {WEIGHTS_FILE}")
+    other = None if WEIGHTS_FILE in files else instead_of_weights(files, WEIGHTS_FILE)
+    if other is not None:
+        problems.append(other)
     if problems:
         raise InvalidAdapter("; ".join(problems), problems=problems)
 
@@ -176,9 +226,12 @@ def _bytes_of(path: Path) -> bytes:
         return file.read()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _moved(folder: Path, to: Path) -> bool:
+    """Rename a folder; False when something is there already."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        folder.rename(to)
+    except OSError as error:
+        if error.errno not in OCCUPIED:
+            raise
+        return False
+    return True

@@ -14,11 +14,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..core.errors import InvalidAdapter
-from .config import CONFIG_FILE, PICKLED_FILE, WEIGHTS_FILE, AdapterConfig
+from .config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
 from .delta import AdaptableLinear
+from .fingerprint import Fingerprint, contradiction, remark
+from .header import header_problem
+from .strangers import instead_of_weights
 from .weights import OUTER, Pair, PairNames, TensorFile, check_shapes, pair_up, read_pair
 
-LFS_POINTER = b"version https://git-lfs"
 HEADS = ("lm_head", "embed_tokens")
 
 
@@ -26,12 +28,12 @@ HEADS = ("lm_head", "embed_tokens")
 class TargetSpec:
     """What an adapter may stand on: the served base, its modules (path -> in and out features), the serving dtype."""
 
-    base: str
+    base: Fingerprint
     modules: Mapping[str, tuple[int, int]]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, base: str, linears: Mapping[str, AdaptableLinear], dtype: torch.dtype) -> TargetSpec:
+    def of(cls, base: Fingerprint, linears: Mapping[str, AdaptableLinear], dtype: torch.dtype) -> TargetSpec:
         """The spec of a network's Linears."""
         modules = {part.name: (linear.in_features, part.size) for linear in linears.values() for part in linear.parts}
         return cls(base, modules, dtype)
@@ -51,6 +53,7 @@ class AdapterSummary:
     num_parameters: int
     size: int  # bytes in memory, in the serving dtype
     config: Mapping[str, object]  # adapter_config.json as it is
+    other_base: str | None = None  # why it is an adapter of another base, where names tell; for an uploader to overrule
     notes: tuple[str, ...] = ()
 
 
@@ -80,7 +83,14 @@ def validate(folder: Path, targets: TargetSpec) -> AdapterSummary:
         for path in adapter.pairs:
             adapter.read(path)
         raise_problems(adapter.problems)
-        return _summary(adapter)
+        return summary(adapter)
+
+
+def inspect(folder: Path, targets: TargetSpec) -> AdapterSummary:
+    """`validate` without the numbers, which takes a millisecond whatever the adapter's size."""
+    with open_adapter(folder, targets) as adapter:
+        raise_problems(adapter.problems)
+        return summary(adapter)
 
 
 @contextmanager
@@ -123,12 +133,8 @@ def _read_config(path: Path, problems: list[str]) -> AdapterConfig | None:
 def _unreadable(folder: Path) -> str | None:
     weights = folder / WEIGHTS_FILE
     if weights.is_file():
-        with weights.open("rb") as f:
-            pointer = f.read(len(LFS_POINTER)) == LFS_POINTER
-        return f"{WEIGHTS_FILE} is a Git LFS pointer, not the weights: run `git lfs pull`" if pointer else None
-    if (folder / PICKLED_FILE).exists():
-        return f"{PICKLED_FILE} is a pickle, which can run code; save the adapter as {WEIGHTS_FILE}"
-    return f"{WEIGHTS_FILE} is missing"
+        return header_problem(weights)
+    return instead_of_weights([path.name for path in folder.iterdir()], WEIGHTS_FILE) or f"{WEIGHTS_FILE} is missing"
 
 
 def _checked_pairs(
@@ -163,7 +169,7 @@ def _against_config(pairs: dict[str, PairNames], config: AdapterConfig, targets:
     ]
     found += [f"target_modules: LoRA on {name} is not supported" for name in HEADS if _names(config, name)]
     if not wanted:
-        found.append(f"target_modules matches no module of {targets.base}; it has {', '.join(targets.kinds())}")
+        found.append(f"target_modules matches no module of {targets.base.name}; it has {', '.join(targets.kinds())}")
     return found
 
 
@@ -171,7 +177,8 @@ def _names(config: AdapterConfig, head: str) -> bool:
     return isinstance(config.targets, tuple) and any(name.rsplit(".", 1)[-1] == head for name in config.targets)
 
 
-def _summary(adapter: CheckedAdapter) -> AdapterSummary:
+def summary(adapter: CheckedAdapter) -> AdapterSummary:
+    """What an adapter without problems is."""
     targets, pairs = adapter.targets, adapter.pairs
     num_parameters = sum(adapter.rank(path) * sum(targets.modules[path]) for path in pairs)
     return AdapterSummary(
@@ -181,16 +188,15 @@ def _summary(adapter: CheckedAdapter) -> AdapterSummary:
         num_parameters=num_parameters,
         size=num_parameters * targets.dtype.itemsize,
         config=adapter.config.document,
+        other_base=contradiction(adapter.config.base, targets.base),
         notes=tuple(_notes(adapter)),
     )
 
 
 def _notes(adapter: CheckedAdapter) -> Iterator[str]:
-    base, ours = adapter.config.base, adapter.targets.base
-    if base is not None and base.rstrip("/").rsplit("/", 1)[-1].lower() != ours.rsplit("/", 1)[-1].lower():
-        yield f"trained on {base}, served on {ours}: accepted because every shape matches"
-    if base is None:
-        yield "the adapter does not say which base it was trained on: accepted because every shape matches"
+    about_base = remark(adapter.config.base, adapter.targets.base)
+    if about_base is not None:
+        yield about_base
     if adapter.config.targets is None:
         yield "target_modules is not set: the modules that the file holds are adapted"
     kinds = {path.rsplit(".", 1)[-1] for path in adapter.targets.modules}

@@ -27,6 +27,9 @@ KNOWN = {
     "trainable_tokens": "trained token embeddings are not supported",
     "lora_A.bias": "a bias on lora_A is not supported",
     "lora_B.bias": "a bias on lora_B is not supported",
+    "vision_": "it belongs to the vision part of a vision-language model, and a language model is served",
+    "visual.": "it belongs to the vision part of a vision-language model, and a language model is served",
+    "encoder.": "it belongs to an encoder; decoders are served",
     ".bias": "trained biases are not supported",
 }
 

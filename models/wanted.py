@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -13,4 +14,5 @@ class Wanted:
     """One tensor, known to the loader by its checkpoint name."""
 
     shape: tuple[int, ...]  # as the checkpoint has it, before any sharding
-    put: Callable[[Tensor], None]  # takes any dtype and device; copies
+    dtypes: tuple[torch.dtype | str, ...]  # as it may be stored
+    put: Callable[[Tensor], None]  # what it keeps beyond the call, it copies

@@ -1,6 +1,7 @@
-"""How the weight of a Linear is stored: which tensors a checkpoint holds for it, along which axes, how it multiplies.
+"""How the weights of a checkpoint are stored: which tensors hold a matrix, along which axes, and what they mean.
 
-It knows shapes and dtypes, and refuses to know networks, ranks and adapters. The format says the axes, a Linear slices.
+It knows shapes and dtypes, and refuses to know networks, ranks and adapters. A format turns the tensors of ONE matrix
+of the checkpoint into a Matrix (matrix.py); fusing matrices and multiplying by them is the same for all formats.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .matrix import Matrix
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,55 +29,86 @@ class LinearShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """What a checkpoint's header says of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | str  # a torch dtype, or a GGUF type by its name ("Q4_K")
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor that a checkpoint holds for a matrix.
+    """One tensor that a checkpoint holds for a matrix, in any of `dtypes` (as Stored has them).
 
     `out_axis` and `in_axis` are the dimensions that run along the matrix's outputs and inputs, None where there is no
     such dimension; one step along a packed dimension is `pack` values.
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
-    out_axis: int | None
-    in_axis: int | None
+    dtypes: tuple[torch.dtype | str, ...] = FLOATS
+    out_axis: int | None = None
+    in_axis: int | None = None
     pack: int = 1
 
 
-class StoredWeight(Protocol):
-    """What a method sees of a Linear."""
-
-    tensors: dict[str, Tensor]  # as the checkpoint has them, by TensorSpec name; emptied by prepare
-    packed: Any  # whatever prepare makes of them; only the method reads it
-
-
 class LinearMethod(ABC):
-    """The weight of one Linear in one format. A fused Linear's parts lie one after the other along `out_axis`."""
+    """How one matrix is stored. `name` is its module path in the checkpoint, for messages."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @abstractmethod
     def tensors(self, shape: LinearShape) -> dict[str, TensorSpec]:
-        """What the checkpoint must hold for a matrix of `shape`, by the name behind the module's path."""
+        """What the checkpoint must hold for a matrix of `shape`, by the name behind the module's path.
+
+        Raises Unsupported, naming module and field, for a shape that the format cannot have.
+        """
 
     @abstractmethod
-    def prepare(self, layer: StoredWeight) -> None:
-        """Turn the checkpoint's tensors into the form that `apply` reads, once, when all are there."""
+    def read(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> Matrix:
+        """The matrix that those tensors mean. Both may lie in the file's memory, until the matrix is packed.
+
+        Raises Unsupported, naming the tensor, for contents that mean no matrix.
+        """
 
     @abstractmethod
-    def apply(self, layer: StoredWeight, x: Tensor) -> Tensor:
-        """x[T, in] times the transposed weight: [T, out], no bias."""
+    def describe(self) -> str:
+        """One line in words: `GPTQ 4 bit, group 64, symmetric, act order`."""
 
     @abstractmethod
-    def nbytes(self, layer: StoredWeight) -> int:
-        """Bytes that the prepared weight takes."""
+    def weight_bytes(self, shape: LinearShape) -> int:
+        """Bytes that the matrix will take once it is packed, by the shape alone."""
 
 
 class QuantFormat(ABC):
-    """A family of checkpoints: which Linear is stored by which method."""
+    """A family of checkpoints: which matrix is stored by which method."""
 
     @classmethod
     @abstractmethod
-    def from_checkpoint(cls, config: Mapping[str, Any]) -> QuantFormat:
-        """Read a checkpoint's quantization_config; raises Unsupported, naming the field, for what cannot be served."""
+    def from_checkpoint(cls, config: Mapping[str, Any], stored: Mapping[str, Stored]) -> QuantFormat:
+        """Read a checkpoint's quantization_config, with the whole header `stored` at hand.
+
+        Raises Unsupported, naming the field, for what cannot be served.
+        """
 
     @abstractmethod
     def linear(self, name: str, shape: LinearShape) -> LinearMethod:
-        """The method of the Linear at module path `name` (of a fused one: its first part)."""
+        """The method of the matrix at module path `name`; also asked for the token embedding and the head.
+
+        Raises Unsupported, naming the module, when what is stored contradicts the config.
+        """
+
+    def kv_scales(self, path: str) -> Mapping[str, str]:
+        """Tensors that hold the scale of an FP8 KV cache for the attention at module path `path`.
+
+        From `k` and `v` to the checkpoint's names; empty where the cache is not quantised.
+        """
+        return {}
+
+    def has_bias(self, name: str) -> bool:
+        """Whether the checkpoint holds a bias for the module `name` though its architecture may have none."""
+        return False
+
+    def ignores(self, tensor: str) -> bool:
+        """Whether a tensor that no layer asks for belongs to the format all the same, and says nothing."""
+        return False

@@ -36,5 +36,6 @@ case $want in
 dev) pip install -q -e '.[dev]' ;;
 *) pip install -q -e . ;;
 esac
+.venv/bin/python -m compileall -q -x '/\.venv/|/build/' . || true # the first start need not, where it may not write
 mkdir -p .venv/src && ln -sfn "$PWD" .venv/src/aril # under its own name, for mypy
 echo "$mark" >"$stamp"

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from .. import __version__
 from ..engine.client import EngineClient
+from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog
 from . import chat, completions, errors, health, models, tokens
-from .auth import KeyVerifier
+from .auth import Anyone, KeyVerifier
 from .counted import Counted
-from .deps import MAX_BODY, Face, caller_of
+from .deps import BEARER, MAX_BODY, Face, caller_of
+from .request_ids import RequestIds
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -23,21 +25,25 @@ def create_app(
     catalog: Catalog,
     *,
     keys: KeyVerifier | None = None,
+    meter: Meter | None = None,
+    scrapers: KeyVerifier | None = None,
     max_body: int = MAX_BODY,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
-    Without `keys` everybody may call. `lifespan` runs around the serving: what starts and ends with it is its affair.
+    Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted.
+    `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
     app = FastAPI(title="Aril", version=__version__, lifespan=lifespan)
-    app.state.face = Face(engine, catalog, keys, max_body)
+    app.state.face = Face(engine, catalog, keys or Anyone(), meter or Free(), max_body, scrapers or Anyone())
     app.add_middleware(Counted)
+    app.add_middleware(RequestIds)
     errors.install(app)
     app.include_router(health.router)
     for module in (chat, completions, models, tokens):
-        app.include_router(module.router, dependencies=[Depends(caller_of)])
+        app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])
     for router in routers:
         app.include_router(router)
     return app

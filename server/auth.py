@@ -1,38 +1,42 @@
-"""Who may call /v1: bearer keys. Knows no route."""
+"""Who may call. Knows no route."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
-from ..core.bearer import digest_of, is_same
+from ..core.bearer import digest_of, key_in, refuse_in_url
+from ..core.callers import Caller
 from ..core.errors import Unauthorized
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The holder of a key."""
-
-    name: str
 
 
 class KeyVerifier(Protocol):
     """Whoever can tell which caller a key belongs to."""
 
-    async def verify(self, key: str) -> Caller:
-        """The caller of `key`; raises Unauthorized for a key that is not known."""
+    async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
+        """The caller who sent that Authorization header from the address `origin`. Raises Unauthorized, and
+        InvalidRequest for a key among the parameters of the query string."""
 
 
-class StaticKeys:
-    """A fixed list of keys, each as good as the other."""
+class Anyone:
+    """No key is asked for."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [digest_of(key) for key in keys]
+    async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
+        """Everybody is the same caller."""
+        return Caller(name="anyone", origin=origin)
 
-    async def verify(self, key: str) -> Caller:
-        """Compares with every key, so that the time taken tells nothing."""
-        matches = [is_same(key, digest) for digest in self._digests]
-        if not any(matches):
-            raise Unauthorized("incorrect API key; send one that this server was started with")
-        return Caller(name=f"key-{matches.index(True)}")
+
+class OneKey:
+    """One key opens."""
+
+    def __init__(self, key: str, name: str) -> None:
+        self._digest = digest_of(key)
+        self._name = name
+
+    async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
+        """Its holder, by the name that was given."""
+        refuse_in_url(name for name, _ in query)
+        if not hmac.compare_digest(digest_of(key_in(header)), self._digest):
+            raise Unauthorized(f"incorrect key; {self._name} has one of its own")
+        return Caller(name=self._name, scopes=frozenset(), origin=origin)

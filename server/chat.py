@@ -10,39 +10,47 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from ..core.body import describes
+from ..core.callers import Caller
+from ..engine.metering import Work
 from ..engine.request import Chunk
 from . import prompts, sampling
-from .body import describes, reads
-from .deps import Face, FaceDep
+from .body import reads
+from .deps import CallerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, Usage, new_id
 from .logprobs import Speller, chat_content, of_prompt
+from .request_ids import named
 from .schemas import ChatRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
-from .unsupported import CHAT, refuse, refuse_tools
+from .unsupported import CHAT, ignored, refuse, refuse_tools
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
 async def chat_completions(
-    request: Request, face: FaceDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
+    request: Request, face: FaceDep, caller: CallerDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
 ) -> Response:
     """Continue a conversation, on the base or on an adapter."""
-    return await unless_gone(request, _begin(face, body))
+    return await unless_gone(request, _begin(request, face, caller, body))
 
 
-async def _begin(face: Face, body: ChatRequest) -> Response:
+async def _begin(request: Request, face: Face, caller: Caller, body: ChatRequest) -> Response:
     refuse(body.unknown, CHAT)
     refuse_tools(body.tools, body.tool_choice)
     sampling.check_stream(body)
-    adapter = await face.catalog.resolve(body.model)
+    resolution = await resolved(request, caller, body.model, body.user)
     prompt = await prompts.of_messages(face.engine, body.messages, body)
+    prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
     params = sampling.of_chat(body, face.engine, len(prompt))
-    work = Generation(new_id("chatcmpl"), body.model, [prompt], [params], adapter, body.priority)
-    view = ChatView(body, work, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
+    work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
+    headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
+    generation = Generation(new_id("chatcmpl"), body.model, work, body.priority, headers=headers)
+    view = ChatView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
     if body.stream:
-        return EventStream(view.events(face))
-    return JSONResponse(view.whole(await Collected.of(work.run(face.engine))))
+        return EventStream(view.events(face), generation.headers)
+    whole = view.whole(await Collected.of(generation.run(face)))
+    return JSONResponse(whole, headers=generation.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,6 @@ class ChatView:
             **self.work.head("chat.completion"),
             "choices": [self._choice(index, choice) for _, index, choice in found.sorted()],
             "usage": found.usage.shown(),
-            "system_fingerprint": None,
         }
         if self.body.prompt_logprobs is not None:
             answer["prompt_logprobs"] = of_prompt(found.prompt_logprobs.get(0), self.speller, self.body.prompt_logprobs)
@@ -70,8 +77,8 @@ class ChatView:
     async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
         """The chat.completion.chunk events."""
         options = self.body.stream_options or StreamOptions()
-        head, usage = {**self.work.head("chat.completion.chunk"), "system_fingerprint": None}, Usage()
-        async with aclosing(self.work.run(face.engine)) as stream:
+        head, usage = self.work.head("chat.completion.chunk"), Usage()
+        async with aclosing(self.work.run(face)) as stream:
             async for prompt_at, chunk in stream:
                 choices = [_opening(chunk.index)] if usage.count(prompt_at, chunk) else []
                 choices += self._news(chunk)

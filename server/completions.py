@@ -10,38 +10,50 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from ..core.body import describes
+from ..core.callers import Caller
+from ..engine.metering import Work
 from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
-from .body import describes, reads
-from .deps import Face, FaceDep
+from .body import reads
+from .deps import CallerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
+from .request_ids import named
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
-from .unsupported import COMPLETIONS, refuse
+from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
 
 
 @router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
 async def completions(
-    request: Request, face: FaceDep, body: Annotated[CompletionRequest, Depends(reads(CompletionRequest))]
+    request: Request,
+    face: FaceDep,
+    caller: CallerDep,
+    body: Annotated[CompletionRequest, Depends(reads(CompletionRequest))],
 ) -> Response:
     """Continue each prompt, on the base or on an adapter."""
-    return await unless_gone(request, _begin(face, body))
+    return await unless_gone(request, _begin(request, face, caller, body))
 
 
-async def _begin(face: Face, body: CompletionRequest) -> Response:
+async def _begin(request: Request, face: Face, caller: Caller, body: CompletionRequest) -> Response:
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
-    adapter = await face.catalog.resolve(body.model)
-    encoded = await prompts.of_prompt(face.engine, body.prompt, add_special_tokens=body.add_special_tokens)
+    resolution = await resolved(request, caller, body.model, body.user)
+    encoded = await prompts.of_prompt(face.engine, body.prompt, body.n or 1, add_special_tokens=body.add_special_tokens)
+    longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
+    encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]
     params = [sampling.of_completion(body, face.engine, len(prompt)) for prompt in encoded]
-    work = Generation(new_id("cmpl"), body.model, encoded, params, adapter, body.priority)
-    view = CompletionView(body, work, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
+    work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
+    headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
+    generation = Generation(new_id("cmpl"), body.model, work, body.priority, headers=headers)
+    view = CompletionView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
     if body.stream:
-        return EventStream(view.events(face))
-    return JSONResponse(view.whole(await Collected.of(work.run(face.engine))))
+        return EventStream(view.events(face), generation.headers)
+    whole = view.whole(await Collected.of(generation.run(face)))
+    return JSONResponse(whole, headers=generation.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +71,13 @@ class CompletionView:
             self._piece(at, index, choice, found.prompt_logprobs.get(at)) for at, index, choice in found.sorted()
         ]
         usage = found.usage.shown(output=not sampling.scores_only(self.body))
-        return {**self.work.head("text_completion"), "choices": choices, "usage": usage, "system_fingerprint": None}
+        return {**self.work.head("text_completion"), "choices": choices, "usage": usage}
 
     async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
         """The text_completion events."""
         options = self.body.stream_options or StreamOptions()
         head, found, output = self.work.head("text_completion"), Collected(), not sampling.scores_only(self.body)
-        async with aclosing(self.work.run(face.engine)) as stream:
+        async with aclosing(self.work.run(face)) as stream:
             async for prompt_at, chunk in stream:
                 is_first = found.note(prompt_at, chunk)
                 if is_first or chunk.text or chunk.logprobs or chunk.finish_reason or self.body.return_token_ids:

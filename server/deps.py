@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
 
-from ..core.bearer import key_in
+from ..core.callers import Caller, Scope
 from ..engine.client import EngineClient
-from ..lora.catalog import Catalog
-from .auth import Caller, KeyVerifier
+from ..engine.metering import Free, Meter
+from ..lora.catalog import Catalog, Resolution
+from .auth import Anyone, KeyVerifier
 
+BEARER = HTTPBearer(auto_error=False, scheme_name="key")  # tells OpenAPI; it checks nothing
 MAX_BODY = 16 << 20  # bytes; a prompt of a million token ids is about 7 MB
 
 
@@ -21,8 +24,10 @@ class Face:
 
     engine: EngineClient
     catalog: Catalog
-    keys: KeyVerifier | None
+    keys: KeyVerifier = field(default_factory=Anyone)
+    meter: Meter = field(default_factory=Free)
     max_body: int = MAX_BODY
+    scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
 
 
 def face_of(request: Request) -> Face:
@@ -31,11 +36,22 @@ def face_of(request: Request) -> Face:
 
 
 async def caller_of(request: Request) -> Caller:
-    """Who calls; raises Unauthorized without a good key where keys are asked for."""
-    keys = face_of(request).keys
-    if keys is None:
-        return Caller(name="anyone")
-    return await keys.verify(key_in(request.headers.get("authorization")))
+    """Who calls; raises Unauthorized without a good key where keys are asked for, Forbidden without the scope."""
+    origin = request.client.host if request.client else ""
+    query = request.query_params.multi_items()
+    caller = await face_of(request).keys.verify(request.headers.get("authorization"), origin, query)
+    caller.require(Scope.INFER)
+    return caller
+
+
+async def resolved(request: Request, caller: Caller, model: str, user: str | None) -> Resolution:
+    """What `model` means to `caller`, who sticks to one of several revisions by a header or by `user`."""
+
+    def sticky(header: str | None) -> str | None:
+        return user if header is None else request.headers.get(header)
+
+    return await face_of(request).catalog.resolve(model, caller, sticky)
 
 
 FaceDep = Annotated[Face, Depends(face_of)]
+CallerDep = Annotated[Caller, Depends(caller_of)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ..core.errors import ArilError
+from ..core.errors import ArilError, InvalidRequest
 from ..core.http_status import body_of, headers_of, status_of
 from ..core.log import event, get_logger
 
@@ -38,11 +39,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ArilError, _failed)
     app.add_exception_handler(Exception, _failed)
     app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(RequestValidationError, _wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _gone)
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
     return answer(error)
+
+
+async def _wrong_parameter(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return answer(InvalidRequest(f"{name}: {first['msg']}", param=name))
 
 
 async def _refused_by_framework(request: Request, error: Exception) -> Response:

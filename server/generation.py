@@ -10,43 +10,68 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ..core.errors import ArilError, InvalidRequest, NotFound, Unavailable
+from ..core.errors import ArilError, DoesNotFit, InvalidAdapter, InvalidRequest, NotFound, Unavailable
+from ..core.http_status import status_of
 from ..engine.client import EngineClient
-from ..engine.params import SamplingParams
+from ..engine.metering import Outcome, Work
 from ..engine.request import Chunk, TokenLogprobs
-from ..lora.adapter import AdapterRef
+from .deps import Face
 
 Stream = AsyncGenerator[tuple[int, Chunk], None]  # (which prompt, news of one of its choices)
+SPEAKER = "x-aril-adapter"  # the header that says which revision spoke
+GONE = "client_gone"  # how a request ended that its client did not wait for
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Everything needed to answer one request: its prompts, each with its params, for one model."""
+    """Everything needed to answer one request: who asked, and its prompts, each with its params, for one model."""
 
     id: str
     model: str  # as the caller named it
-    prompts: Sequence[Sequence[int]]
-    params: Sequence[SamplingParams]
-    adapter: AdapterRef | None
+    work: Work
     priority: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
+    headers: dict[str, str] = field(default_factory=dict)  # of the answer; complete once it begins
+
+    @property
+    def prompts(self) -> Sequence[Sequence[int]]:
+        """Token ids."""
+        return self.work.prompts
 
     @property
     def n(self) -> int:
         """Choices of each prompt."""
-        return self.params[0].n
+        return self.work.params[0].n
 
     def head(self, kind: str) -> dict[str, Any]:
         """The fields that every object of the answer begins with."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        speaker = self.work.resolution.speaker
+        said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**said, "system_fingerprint": speaker}
 
-    def run(self, engine: EngineClient) -> Stream:
-        """The chunks of all prompts; closing it early aborts them."""
-        each = [
-            engine.generate(f"{self.id}-{at}", prompt, params, adapter=self.adapter, priority=self.priority)
-            for at, (prompt, params) in enumerate(zip(self.prompts, self.params, strict=True))
+    async def run(self, face: Face) -> Stream:
+        """The chunks of all prompts, if the caller may have them now; closing it early aborts them."""
+        permit, tally = face.meter.admit(self.work), Tally()
+        self.headers.update({SPEAKER: self.work.resolution.speaker, **permit.headers})
+        try:
+            async with aclosing(self._chunks(face.engine)) as stream:
+                async for prompt_at, chunk in stream:
+                    tally.count(prompt_at, chunk)
+                    yield prompt_at, chunk
+            tally.error = None
+        except Exception as error:
+            tally.fail(error)
+            raise
+        finally:
+            permit.end(tally.outcome())
+
+    def _chunks(self, engine: EngineClient) -> Stream:
+        adapter, each = self.work.resolution.ref, zip(self.work.prompts, self.work.params, strict=True)
+        streams = [
+            engine.generate(f"{self.id}-{at}", prompt, params, adapter=adapter, priority=self.priority)
+            for at, (prompt, params) in enumerate(each)
         ]
-        return _checked(each[0]) if len(each) == 1 else _merged(each)
+        return _checked(streams[0]) if len(streams) == 1 else _merged(streams)
 
 
 def new_id(prefix: str) -> str:
@@ -78,6 +103,55 @@ class Usage:
             "total_tokens": num_prompt + num_output,
             "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
         }
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a request has come to so far, for the books."""
+
+    error: str | None = GONE  # until it is known how it ended
+    fault: bool = False
+    _usage: Usage = field(default_factory=Usage)
+    _outputs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    _began: float = field(default_factory=time.perf_counter)
+    _first: float | None = None
+    _last: dict[tuple[int, int], float] = field(default_factory=dict)  # when a choice's newest tokens came
+    _gaps: list[float] = field(default_factory=list)
+
+    def count(self, prompt_at: int, chunk: Chunk) -> None:
+        """Take in what `chunk` says."""
+        self._usage.count(prompt_at, chunk)
+        if chunk.token_ids:
+            choice = (prompt_at, chunk.index)
+            self._time(choice, time.perf_counter(), len(chunk.token_ids))
+            self._outputs.setdefault(choice, []).extend(chunk.token_ids)
+
+    def _time(self, choice: tuple[int, int], now: float, num_tokens: int) -> None:
+        if self._first is None:
+            self._first = now - self._began
+        if (last := self._last.get(choice)) is not None:
+            self._gaps += [(now - last) / num_tokens] * num_tokens
+        self._last[choice] = now
+
+    def fail(self, error: Exception) -> None:
+        """It ended with `error`: the caller's affair only if the caller could have asked for something better."""
+        self.error = error.code if isinstance(error, ArilError) else ArilError.code
+        self.fault = status_of(error) >= 500 or isinstance(error, InvalidAdapter | DoesNotFit)
+
+    def outcome(self) -> Outcome:
+        """All of it."""
+        shown = self._usage.shown()
+        return Outcome(
+            prompt_tokens=shown["prompt_tokens"],
+            cached_tokens=shown["prompt_tokens_details"]["cached_tokens"],
+            completion_tokens=shown["completion_tokens"],
+            first_token_seconds=self._first,
+            gaps=self._gaps,
+            seconds=time.perf_counter() - self._began,
+            error=self.error,
+            fault=self.fault,
+            outputs=self._outputs,
+        )
 
 
 @dataclass(slots=True)

@@ -1,15 +1,16 @@
-"""What operators and their tools ask: alive, ready, measured, which version. Needs no key."""
+"""What operators and their tools ask: alive, ready, measured, which version. Only metrics may need a key."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from .. import __version__
 from ..core import metrics
 from ..core.errors import EngineDead
 from .deps import FaceDep
+from .vllm_names import VllmNames
 
 router = APIRouter()
 
@@ -44,9 +45,11 @@ async def ready(face: FaceDep) -> dict[str, Any]:
 
 
 @router.get("/metrics")
-async def measured() -> Response:
-    """All metrics, for Prometheus."""
-    return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def measured(request: Request, face: FaceDep) -> Response:
+    """All metrics, for Prometheus. They name adapters, so that an operator may set a key for them."""
+    await face.scrapers.verify(request.headers.get("authorization"), "", request.query_params.multi_items())
+    beside = VllmNames(face.engine.model.id, face.engine.status())
+    return Response(metrics.render(beside), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/version")

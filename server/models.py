@@ -1,4 +1,7 @@
-"""GET /v1/models: the base and every active adapter, under the names that `model` takes."""
+"""GET /v1/models: the base and every adapter whose bare name means something, as clients of vLLM expect.
+
+One model can be looked at by any name that a request may use: `name@3` and `name@prod` too.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,29 @@ from fastapi import APIRouter
 from ..core.errors import NotFound
 from ..engine.client import ModelInfo
 from ..lora.catalog import CatalogEntry
-from .deps import Face, FaceDep
+from .deps import CallerDep, FaceDep
 
 router = APIRouter()
 
 
 @router.get("/v1/models")
-async def list_models(face: FaceDep) -> dict[str, Any]:
+async def list_models(face: FaceDep, caller: CallerDep) -> dict[str, Any]:
     """All models."""
-    return {"object": "list", "data": await _all(face)}
+    base = face.engine.model
+    adapters = [_adapter(base, entry) for entry in await face.catalog.list(caller)]
+    return {"object": "list", "data": [_base(base), *adapters]}
 
 
 @router.get("/v1/models/{name:path}")
-async def show_model(face: FaceDep, name: str) -> dict[str, Any]:
+async def show_model(face: FaceDep, caller: CallerDep, name: str) -> dict[str, Any]:
     """One model; names may contain slashes."""
-    for model in await _all(face):
-        if model["id"] == name:
-            return model
-    raise NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
-
-
-async def _all(face: Face) -> list[dict[str, Any]]:
     base = face.engine.model
-    return [_base(base), *(_adapter(base, entry) for entry in await face.catalog.list())]
+    if name == base.id:
+        return _base(base)
+    entry = await face.catalog.find(name, caller)
+    if entry is not None:
+        return _adapter(base, entry)
+    raise NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
 
 
 def _base(base: ModelInfo) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ..core.errors import InvalidRequest
 from ..engine.client import EngineClient
 from .schemas import Message, Prompt
 
-MAX_PROMPTS = 2048  # of one completion request
+MAX_PROMPTS = 2048  # of one completion request, each as often as it has choices: all run before what comes later
 OWN_VARIABLES = frozenset(
     ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
 )  # what chat_template_kwargs may not set: each has a field of its own, or is the operator's
@@ -47,14 +47,26 @@ async def of_messages(engine: EngineClient, messages: Sequence[Message], body: C
     )
 
 
-async def of_prompt(engine: EngineClient, prompt: Prompt, *, add_special_tokens: bool) -> list[list[int]]:
+async def of_prompt(engine: EngineClient, prompt: Prompt, n: int, *, add_special_tokens: bool) -> list[list[int]]:
     """One list of token ids for each prompt of a completion request."""
     prompts = _each(prompt)
     if not prompts:
         raise InvalidRequest("prompt: the list is empty", param="prompt")
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"prompt: {len(prompts)} prompts are over {MAX_PROMPTS} in one request", param="prompt")
+    if len(prompts) > 1 and len(prompts) * n > MAX_PROMPTS:
+        raise InvalidRequest(f"n: {n} choices of {len(prompts)} prompts are over {MAX_PROMPTS} answers", param="n")
     return await asyncio.to_thread(_encode, engine, prompts, add_special_tokens)
+
+
+def truncated(prompt: list[int], keep: int | None, max_model_len: int) -> list[int]:
+    """The last `keep` tokens of `prompt`, where its caller asks for that."""
+    if keep is None:
+        return prompt
+    if not 1 <= keep <= max_model_len:
+        message = f"truncate_prompt_tokens={keep} is out of range; it goes from 1 to {max_model_len}"
+        raise InvalidRequest(message, param="truncate_prompt_tokens")
+    return prompt[-keep:]
 
 
 def texts(prompt: Prompt) -> list[str] | None:

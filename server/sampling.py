@@ -8,6 +8,7 @@ from typing import Any
 from ..core.errors import InvalidRequest
 from ..engine.client import EngineClient, ModelInfo
 from ..engine.params import SamplingParams
+from .constraints import constraint_of
 from .schemas import ChatRequest, CompletionRequest, Sampling
 
 COMPLETION_TOKENS = 16  # OpenAI's default max_tokens of /v1/completions
@@ -47,6 +48,8 @@ def of_chat(body: ChatRequest, engine: EngineClient, num_prompt: int) -> Samplin
 def of_completion(body: CompletionRequest, engine: EngineClient, num_prompt: int) -> SamplingParams:
     """The params of one prompt of a completion request. `max_tokens` 0 with `echo` scores the prompt alone."""
     fields = _shared(body, engine.model.vocab_size)
+    if body.echo and body.truncate_prompt_tokens is not None:
+        raise InvalidRequest("echo does not go with truncate_prompt_tokens: send the prompt's end alone", param="echo")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported: use n", param="best_of", code="unsupported_parameter")
     if body.logprobs is not None:
@@ -82,6 +85,8 @@ def _shared(body: Sampling, vocab_size: int) -> dict[str, Any]:
         fields["stop_token_ids"] = tuple(_token(t, vocab_size, "stop_token_ids") for t in body.stop_token_ids)
     if body.logit_bias is not None:
         fields["logit_bias"] = {_token(t, vocab_size, "logit_bias"): b for t, b in body.logit_bias.items()}
+    if (constraint := constraint_of(body)) is not None:
+        fields["structured_outputs"] = constraint
     return fields
 
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
+from ..core.body import Body
 from ..engine.params import MAX_LOGPROBS
-from .body import Body
+from .request_ids import WRITTEN
 
-Prompt = str | list[str] | list[int] | list[list[int]]
+T = TypeVar("T")
+# The first wrong item is the last that is looked at: a body has room for millions, and each would become an error.
+Many = Annotated[list[T], Field(fail_fast=True)]
+MAX_MESSAGES = 1 << 16  # a thousand bytes of memory each
+
+
+def _all_numbers(given: object) -> object:
+    """Raises at the first value that is none, as `Many` does."""
+    for value in given.values() if isinstance(given, dict) else ():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise PydanticCustomError("float_type", "Input should be a valid number")
+    return given
+
+
+Biases = Annotated[dict[str, float], BeforeValidator(_all_numbers)]
+Prompt = str | Many[str] | Many[int] | Many[Many[int]]
 
 
 class StreamOptions(Body):
@@ -17,6 +35,34 @@ class StreamOptions(Body):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+
+
+class JsonSchema(Body):
+    """What `response_format` says of a schema."""
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The form of an answer, as OpenAI names it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputsBody(Body):
+    """The form of an answer, as vLLM names it; which combinations there are, engine/grammar/asked.py knows."""
+
+    json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Many[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool | None = None
 
 
 class Sampling(Body):
@@ -31,19 +77,24 @@ class Sampling(Body):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Many[str] | None = None
+    stop_token_ids: Many[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     seed: int | None = None
     prompt_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsBody | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int = 0
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+    request_id: Annotated[str, Field(pattern=WRITTEN)] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
 
@@ -53,15 +104,15 @@ class Message(Body):
 
     role: str
     content: Any = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Many[dict[str, Any]] | None = None
 
 
 class Conversation(Body):
     """What a chat template makes a prompt of."""
 
-    messages: list[Message]
-    tools: list[dict[str, Any]] | None = None
-    documents: list[dict[str, Any]] | None = None
+    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)]
+    tools: Many[dict[str, Any]] | None = None
+    documents: Many[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -91,9 +142,9 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[dict[str, Any]] | None = None
-    documents: list[dict[str, Any]] | None = None
+    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)] | None = None
+    tools: Many[dict[str, Any]] | None = None
+    documents: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -105,4 +156,4 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Many[int]

@@ -37,11 +37,13 @@ class EventStream(Response):
     media_type = "text/event-stream"
     charset = "utf-8"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+        """`headers` may still grow until the first event comes."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._events = events
+        self._late = {} if headers is None else headers  # empty now is not empty then
         self._started = False
         self._sent = 0
         self._turn = asyncio.Lock()  # two tasks write: the events, and the comments that keep a connection alive
@@ -70,6 +72,7 @@ class EventStream(Response):
         async with self._turn:
             if not self._started:
                 self._started = True
+                self.headers.update(self._late)
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             self._sent += 1
             await send({"type": "http.response.body", "body": part, "more_body": not last})

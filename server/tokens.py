@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 
+from ..core.body import describes
+from ..core.callers import Caller
 from ..core.errors import InvalidRequest
 from . import prompts
-from .body import describes, reads
-from .deps import Face, FaceDep
+from .body import reads
+from .deps import CallerDep, Face, FaceDep, resolved
 from .schemas import DetokenizeRequest, TokenizeRequest
 
 router = APIRouter()
 
 
 @router.post("/tokenize", openapi_extra=describes(TokenizeRequest))
-async def tokenize(face: FaceDep, body: Annotated[TokenizeRequest, Depends(reads(TokenizeRequest))]) -> dict[str, Any]:
+async def tokenize(
+    request: Request,
+    face: FaceDep,
+    caller: CallerDep,
+    body: Annotated[TokenizeRequest, Depends(reads(TokenizeRequest))],
+) -> dict[str, Any]:
     """Token ids of a text, or of a conversation as its chat template writes it."""
-    await _check_model(face, body.model)
+    await _check_model(request, caller, body.model)
     ids = await _ids(face, body)
     strings = [face.engine.text.token_text(token) for token in ids] if body.return_token_strs else None
     return {"count": len(ids), "max_model_len": face.engine.model.max_model_len, "tokens": ids, "token_strs": strings}
@@ -27,10 +34,13 @@ async def tokenize(face: FaceDep, body: Annotated[TokenizeRequest, Depends(reads
 
 @router.post("/detokenize", openapi_extra=describes(DetokenizeRequest))
 async def detokenize(
-    face: FaceDep, body: Annotated[DetokenizeRequest, Depends(reads(DetokenizeRequest))]
+    request: Request,
+    face: FaceDep,
+    caller: CallerDep,
+    body: Annotated[DetokenizeRequest, Depends(reads(DetokenizeRequest))],
 ) -> dict[str, Any]:
     """The text of token ids, special tokens included."""
-    await _check_model(face, body.model)
+    await _check_model(request, caller, body.model)
     vocab_size = face.engine.model.vocab_size
     for at, token in enumerate(body.tokens):
         if not 0 <= token < vocab_size:
@@ -52,7 +62,7 @@ async def _ids(face: Face, body: TokenizeRequest) -> list[int]:
     return await asyncio.to_thread(face.engine.text.encode, body.prompt or "", body.add_special_tokens is not False)
 
 
-async def _check_model(face: Face, name: str | None) -> None:
+async def _check_model(request: Request, caller: Caller, name: str | None) -> None:
     """All adapters share the base's tokenizer, but a name that is not served is still an error."""
     if name is not None:
-        await face.catalog.resolve(name)
+        await resolved(request, caller, name, None)

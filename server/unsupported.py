@@ -7,31 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from ..core.errors import InvalidRequest
 
+IGNORED = "x-aril-ignored-fields"
+LONGEST_LIST = 1000  # characters; a caller may send any number of names
 Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # field -> (harmless values, what to do instead)
 
-GRAMMAR = "constrained output is not served; ask for the format in the prompt"
+GUIDED = "it is a field of structured_outputs now, without guided_; vLLM has dropped this name too"
 TOOLS = "tool calls are not served; leave it out, or send tool_choice 'none'"
 
 EVERYWHERE: Refusals = {
     "allowed_token_ids": ((), "use logit_bias"),
     "bad_words": (([],), "use logit_bias"),
     "cache_salt": (("",), "cached prompts are shared between all callers of one adapter"),
-    "guided_choice": ((), GRAMMAR),
-    "guided_grammar": ((), GRAMMAR),
-    "guided_json": ((), GRAMMAR),
-    "guided_regex": ((), GRAMMAR),
+    "guided_choice": ((), GUIDED),
+    "guided_decoding_backend": ((), "the operator chooses it with --grammar-backend"),
+    "guided_grammar": ((), GUIDED),
+    "guided_json": ((), GUIDED),
+    "guided_regex": ((), GUIDED),
+    "guided_whitespace_pattern": ((), GUIDED),
     "kv_transfer_params": ((), "one engine does prompt and output"),
     "length_penalty": ((1.0,), "it belongs to beam search, which is not served"),
     "logits_processors": (([],), "use logit_bias"),
     "prompt_embeds": ((), "send text or token ids"),
     "repetition_detection": ((), "use repetition_penalty or frequency_penalty"),
-    "response_format": (({"type": "text"},), GRAMMAR),
-    "structured_outputs": ((), GRAMMAR),
+    "structural_tag": ((), "a grammar in structured_outputs can say what it says"),
     "thinking_token_budget": ((), "use max_tokens"),
-    "truncate_prompt_tokens": ((), "shorten the prompt; /tokenize counts it"),
     "use_beam_search": ((False,), "use n with a temperature"),
     "vllm_xargs": (({},), "there are no plug-ins that would read them"),
 }
@@ -64,6 +67,12 @@ def refuse(fields: Mapping[str, Any], refusals: Refusals) -> None:
         harmless, advice = refusals[name]
         if value not in harmless:
             raise InvalidRequest(f"{name} is not supported: {advice}", param=name, code="unsupported_parameter")
+
+
+def ignored(fields: Mapping[str, Any], refusals: Refusals) -> dict[str, str]:
+    """The header of the answer that lists those of `fields` that nothing was done with; no header without any."""
+    names = [quote(name) for name, value in fields.items() if value is not None and name not in refusals]
+    return {IGNORED: ",".join(names)[:LONGEST_LIST]} if names else {}
 
 
 def refuse_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None) -> None:

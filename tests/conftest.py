@@ -25,3 +25,11 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no public data beside the checkout ({SHARED_DATA})")
     return SHARED_DATA
+
+
+@pytest.fixture(autouse=True, scope="session")
+def room_for_every_name() -> None:
+    """Adapters that one test made busy keep those of another out of no metric."""
+    from aril.core.metrics import ADAPTERS
+
+    ADAPTERS.limit = 1_000_000

@@ -35,12 +35,17 @@ HOMES = {  # third-party package -> the places that may import it
     "triton": ["kernels/triton"],
     "fastapi": ["server", "admin_api", "commands/serve.py"],
     "uvicorn": ["commands"],
-    "sqlalchemy": ["admin_api", "migrations"],
+    "sqlalchemy": ["admin_api", "migrations", "bench/many.py"],
+    "psycopg": ["admin_api"],
     "alembic": ["admin_api", "migrations"],
     "transformers": ["models", "engine/text.py", "bench"],
     "peft": ["bench"],
     "gguf": ["models"],
-    "huggingface_hub": ["models"],
+    "huggingface_hub": ["models", "admin_api/sources"],
+    "httpcore": ["admin_api/sources"],
+    "llguidance": ["engine/grammar/backends"],
+    "xgrammar": ["engine/grammar/backends"],
+    "obstore": ["lora/objects.py"],
 }
 CUDA_HOMES = ["core/platform.py", "engine/graphs.py", "models/parallel.py", "bench"]
 

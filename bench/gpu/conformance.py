@@ -16,12 +16,14 @@ ROOT = Path(__file__).parent.parent.parent
 KERNELS = "tests/kernels/test_conformance.py"
 GRAPHS = "tests/engine/test_graphs.py"
 DTYPES = ("torch.float32", "torch.float16", "torch.bfloat16")
+CODES = "matmul_grouped"  # most kinds of kernel by far, so it has processes of its own
 MOST_TOLD = 2000  # characters of one failure
 
 
 def run(report: Report, scale: Scale) -> None:
-    """Compiling is most of the work, so each dtype has a process, and what is no matter of dtype another."""
-    groups = {which: [KERNELS] for which in DTYPES} | {f"not ({' or '.join(DTYPES)})": [KERNELS, GRAPHS]}
+    """Compiling is most of the work, so each dtype has processes, and what is no matter of dtype another."""
+    by_dtype = [f"{which} and {dtype}" for which in (CODES, f"not {CODES}") for dtype in DTYPES]
+    groups = {which: [KERNELS] for which in by_dtype} | {f"not ({' or '.join(DTYPES)})": [KERNELS, GRAPHS]}
     chosen = {scale.kernels: [KERNELS]} if scale.kernels else groups
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{at}.xml" for at in range(len(chosen))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...engine.graphs import Graphed, num_spare_blocks
+from ...engine.graphs import Graphed, num_spare_blocks, recorder_for
 from ...engine.inputs import Packer, RowState
 from ...engine.kv.tensors import allocate
 from ...engine.params import SamplingParams
@@ -61,10 +61,13 @@ class Rig:
             device=platform.device,
         )
         eager = Eager(network, backend, caches, packer, adapters)
-        if platform.kind == "cpu":
-            return cls(scale, eager, eager, adapters)
         graphed = Graphed(
-            eager, max_rows=max(scale.rows), max_model_len=MAX_MODEL_LEN, spare_blocks=spare, block_size=BLOCK_SIZE
+            eager,
+            recorder_for(platform),
+            max_rows=max(scale.rows),
+            max_model_len=MAX_MODEL_LEN,
+            spare_blocks=spare,
+            block_size=BLOCK_SIZE,
         )
         return cls(scale, eager, graphed, adapters)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.platform import Platform
-from ...engine.graphs import Graphed, num_spare_blocks
+from ...engine.graphs import DeviceGraphs, Graphed, num_spare_blocks
 from ...engine.inputs import Packer, RowState
 from ...engine.kv.tensors import allocate
 from ...engine.params import SamplingParams
@@ -77,6 +77,7 @@ class MixedRows:
         spare = range(NUM_BLOCKS, NUM_BLOCKS + num_spare_blocks(BLOCK_SIZE))
         graphed = Graphed(
             self.eager,
+            DeviceGraphs(),
             max_rows=MAX_ROWS,
             max_model_len=NUM_BLOCKS // 8 * BLOCK_SIZE,
             spare_blocks=spare,

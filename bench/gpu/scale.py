@@ -43,6 +43,7 @@ class Scale:
     prompt: int  # tokens of a prefill
     steps: int  # timed of each kind
     copy_bytes: int
+    cold_bytes: int  # of weights in turn: more than any cache holds
     matmul_size: int
     exact: Exact
     kernels: str  # which conformance tests, as pytest's -k reads it; empty = all
@@ -73,6 +74,7 @@ def in_earnest(platform: Platform) -> Scale:
         prompt=2048,
         steps=30,
         copy_bytes=4 * 1024**3,
+        cold_bytes=512 * 1024**2,
         matmul_size=8192,
         exact=Exact(SMALL_MODEL, num_prompts=6, num_tokens=24),
         kernels="",
@@ -90,6 +92,7 @@ def dry(platform: Platform) -> Scale:
         prompt=48,
         steps=2,
         copy_bytes=1024**2,
+        cold_bytes=0,
         matmul_size=64,
         exact=Exact({"num_hidden_layers": 1}, num_prompts=1, num_tokens=3),
         kernels="silu_mul and torch.float32",

@@ -20,12 +20,18 @@ class BlockPool:
         self._names: list[bytes | None] = [None] * num_blocks
         self._named: dict[bytes, int] = {}
         self._blank = list(range(num_blocks - 1, -1, -1))
+        self._num_unused = num_blocks
         self._idle: OrderedDict[int, None] = OrderedDict()  # named and not held, least recently used first
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds, whether or not their content still has a name."""
         return len(self._blank) + len(self._idle)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that somebody has ever held: the first ones."""
+        return self.num_blocks - self._num_unused
 
     def take(self, count: int) -> list[int]:
         """`count` blocks for their first holder, to be written; the caller has looked at `num_free`."""
@@ -68,6 +74,7 @@ class BlockPool:
     def _take_one(self) -> int:
         if self._blank:
             block = self._blank.pop()
+            self._num_unused = min(self._num_unused, len(self._blank))
         else:
             block, _ = self._idle.popitem(last=False)
             self._forget_name(block)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from ...core import pages
 from ...kernels.ops.kv import copy_blocks_
 from ...models.attention.base import AttentionSpec
 from ...models.batch import LayerCache
-
-CACHE_LINE = 64  # bytes: a head of a token shall not lie on one more than it must
 
 
 def block_bytes(specs: Sequence[AttentionSpec], block_size: int) -> int:
@@ -26,19 +23,12 @@ def allocate(
     """Memory for each layer, all zeros: what lies behind the end of a row is masked, but a NaN would show through."""
 
     def half(spec: AttentionSpec) -> torch.Tensor:
-        return _zeros((num_blocks, block_size, spec.kv_heads, spec.head_dim), spec.cache_dtype, device)
+        shape = num_blocks, block_size, spec.kv_heads, spec.head_dim
+        if device.type == "cpu":
+            return pages.zeros(shape, spec.cache_dtype)  # no memory and no time before they are written to
+        return torch.zeros(*shape, dtype=spec.cache_dtype, device=device)
 
     return [LayerCache(half(spec), half(spec)) for spec in specs]
-
-
-def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on a CPU as the system gives them, which takes no memory and no time before they are written to."""
-    if device.type != "cpu":
-        return torch.zeros(*shape, dtype=dtype, device=device)
-    num_bytes = math.prod(shape) * dtype.itemsize
-    untouched = torch.from_numpy(np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8))
-    skipped = -untouched.data_ptr() % CACHE_LINE
-    return untouched[skipped : skipped + num_bytes].view(dtype).view(*shape)
 
 
 def copy_blocks(caches: Sequence[LayerCache], copies: Sequence[tuple[int, int]]) -> None:

@@ -4,9 +4,11 @@
 //
 // Chunks start at fixed positions and a hidden key adds an exact zero: a query's result has the same bits whether its token
 // came in a prompt, in a piece of one, or alone.
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "attention.h"
 #include "tile.h"
 
 namespace aril {
@@ -15,21 +17,7 @@ namespace {
 constexpr int64_t KEYS = 64;        // positions of one chunk: scores, keys and values of a task stay in L1 and L2
 constexpr int64_t QUERY_ROWS = 48;  // query vectors of one task, where it has a choice
 
-struct Shape {
-    int64_t rows, heads, kv_heads, dim, block_size, max_blocks, q_stride;
-    float scale, softcap;  // softcap 0: none
-    int64_t window;        // 0: none
-    int64_t shared() const { return heads / kv_heads; }
-    int64_t tokens_of_task() const { return std::max<int64_t>(1, QUERY_ROWS / shared()); }
-    int64_t width() const { return (dim + NR - 1) / NR * NR; }  // of an accumulator: whole panels
-};
-
-template <class T>
-struct Tensors {
-    T* out;
-    const T *q, *k_cache, *v_cache;
-    const int32_t *query_start, *seq_lens, *block_table;
-};
+int64_t width_of(const Shape& s) { return (s.dim + NR - 1) / NR * NR; }  // of an accumulator: whole panels
 
 struct Task {
     int64_t row, head, heads;  // key heads: the first, and how many
@@ -148,17 +136,17 @@ private:
 
     void take_memory(const Task& task) {
         static thread_local Scratch scratch;
-        const int64_t n = rows(task), of_state = n * (s_.dim + s_.width() + 2);
-        states_ = scratch.get(n * KEYS + KEYS * (s_.dim + s_.width()) + task.heads * of_state);
+        const int64_t n = rows(task), of_state = n * (s_.dim + width_of(s_) + 2);
+        states_ = scratch.get(n * KEYS + KEYS * (s_.dim + width_of(s_)) + task.heads * of_state);
         scores_ = std::exchange(states_, states_ + n * KEYS);
         keys_ = std::exchange(states_, states_ + KEYS * s_.dim);
-        values_ = std::exchange(states_, states_ + KEYS * s_.width());
+        values_ = std::exchange(states_, states_ + KEYS * width_of(s_));
     }
 
     State state(const Task& task, int64_t head) const {
         const int64_t n = rows(task);
-        float* q = states_ + head * n * (s_.dim + s_.width() + 2);
-        float *sums = q + n * s_.dim, *highest = sums + n * s_.width();
+        float* q = states_ + head * n * (s_.dim + width_of(s_) + 2);
+        float *sums = q + n * s_.dim, *highest = sums + n * width_of(s_);
         return {q, sums, highest, highest + n};
     }
 
@@ -174,7 +162,7 @@ private:
 
     void see(const Task& task, int64_t head, int64_t chunk, int64_t count) {
         const State state = this->state(task, head);
-        const int64_t n = rows(task), width = s_.width(), padded = (count + NR - 1) / NR * NR;
+        const int64_t n = rows(task), width = width_of(s_), padded = (count + NR - 1) / NR * NR;
         gather(task, head, chunk, count, padded);
         for (int64_t t = 0; t < padded; t += NR)
             panel_product(n, scores_ + t, KEYS, state.q, s_.dim, keys_ + t * s_.dim, s_.dim, false);
@@ -220,9 +208,9 @@ private:
     void finish(const Task& task, int64_t head) {
         const State state = this->state(task, head);
         for (int64_t i = 0; i < rows(task); i++) {
-            float* row = state.sums + i * s_.width();
+            float* row = state.sums + i * width_of(s_);
             const float share = 1.0f / state.total[i];
-            for (int64_t d = 0; d < s_.width(); d += W) store(row + d, load(row + d) * share);
+            for (int64_t d = 0; d < width_of(s_); d += W) store(row + d, load(row + d) * share);
             const int64_t q_head = (task.head + head) * s_.shared() + i % s_.shared();
             copy(t_.out + ((task.token + i / s_.shared()) * s_.heads + q_head) * s_.dim, row, s_.dim);
         }
@@ -235,7 +223,7 @@ private:
 
 template <class T>
 std::vector<Task> tasks_of(const Tensors<T>& t, const Shape& s, int64_t cores) {
-    const int64_t most = s.tokens_of_task(), total = t.query_start[s.rows];
+    const int64_t most = std::max<int64_t>(1, QUERY_ROWS / s.shared()), total = t.query_start[s.rows];
     const int64_t heads = std::min(total, s.rows) >= 4 * cores ? s.kv_heads : 1;
     std::vector<Task> tasks;
     for (int64_t row = 0; row < s.rows; row++) {
@@ -253,11 +241,7 @@ void attend(const Tensors<T>& tensors, const Shape& shape, int64_t cores) {
     double work = 0;
     for (const Task& task : tasks)
         work += double(task.position + task.tokens) * task.tokens * task.heads * shape.shared() * shape.dim / W;
-    std::atomic<size_t> next{0};
-    parallel(int(std::min<size_t>(worth(cores, work), std::max<size_t>(1, tasks.size()))), [&](int, int) {
-        Worker<T> worker(tensors, shape);
-        for (size_t at; (at = next.fetch_add(1)) < tasks.size();) worker.run(tasks[at]);
-    });
+    share(worth(cores, work), int64_t(tasks.size()), [&](int64_t at) { Worker<T>(tensors, shape).run(tasks[at]); });
 }
 
 }  // namespace
@@ -272,10 +256,15 @@ extern "C" void aril_attention(void* out, const void* q, const void* k_cache, co
                       q_stride, float(scale), float(softcap), window};
     const auto run = [&](auto zero) {
         using T = decltype(zero);
-        attend(Tensors<T>{static_cast<T*>(out), static_cast<const T*>(q), static_cast<const T*>(k_cache),
-                          static_cast<const T*>(v_cache), static_cast<const int32_t*>(query_start),
-                          static_cast<const int32_t*>(seq_lens), static_cast<const int32_t*>(block_table)},
-               shape, cores);
+        const Tensors<T> tensors{static_cast<T*>(out), static_cast<const T*>(q), static_cast<const T*>(k_cache),
+                                 static_cast<const T*>(v_cache), static_cast<const int32_t*>(query_start),
+                                 static_cast<const int32_t*>(seq_lens), static_cast<const int32_t*>(block_table)};
+#if defined(__AVX512BF16__)
+        if constexpr (std::is_same_v<T, bf16>) return attend_by_dots(tensors, shape, cores);
+#endif
+        attend(tensors, shape, cores);
     };
     dtype == BF16 ? run(bf16{}) : run(float{});
 }
+
+ARIL_TAPED(aril_attention)

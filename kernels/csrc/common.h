@@ -1,9 +1,8 @@
-// Vectors, bfloat16 and threads for the CPU kernels. One source serves every instruction set: the compiler flags decide how
+// Vectors and bfloat16 for the CPU kernels. One source serves every instruction set: the compiler flags decide how
 // wide a vector is, and build.py picks the flags of the machine that runs. Nothing here knows what is computed.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +11,9 @@
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif
+
+#include "pool.h"
+#include "tape.h"
 
 namespace aril {
 
@@ -28,12 +30,14 @@ constexpr int MR = 4;
 constexpr int NR = 2 * W;  // columns of a register tile, and of a panel
 
 #define ARIL_INLINE inline __attribute__((always_inline))
+#define ARIL_INLINE_LAMBDA __attribute__((always_inline))
 
 using bf16 = uint16_t;
 typedef float vf __attribute__((vector_size(W * 4)));
 typedef int32_t vi __attribute__((vector_size(W * 4)));
 typedef uint32_t vu __attribute__((vector_size(W * 4)));
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
+typedef int8_t vb __attribute__((vector_size(W)));
 
 enum Dtype : int { F32 = 0, BF16 = 1 };
 
@@ -83,9 +87,23 @@ ARIL_INLINE vu nearest(vf v) {
     return v == v ? bits + 0x7fff + ((bits >> 16) & 1) : bits | 0x400000;
 }
 
+// The nearest bf16 of each. What is too small for a normal number becomes 0 where one instruction does it all.
+ARIL_INLINE vh halves(vf v) {
+#if defined(__AVX512BF16__)
+    return (vh)_mm512_cvtneps_pbh((__m512)v);
+#else
+    return high_halves(nearest(v));
+#endif
+}
+
 ARIL_INLINE void store(bf16* p, vf v) {
-    const vh h = high_halves(nearest(v));
+    const vh h = halves(v);
     memcpy(p, &h, sizeof h);
+}
+
+ARIL_INLINE void store(int8_t* p, vf whole) {
+    const vb bytes = __builtin_convertvector(__builtin_convertvector(whole, vi), vb);
+    memcpy(p, &bytes, sizeof bytes);
 }
 
 ARIL_INLINE float get(const float* p) { return *p; }
@@ -108,7 +126,7 @@ ARIL_INLINE void put(bf16* p, float value) {
 // What a value becomes when it is stored as T and read again.
 template <class T>
 ARIL_INLINE vf rounded(vf v) {
-    return sizeof(T) == sizeof(float) ? v : (vf)(nearest(v) & 0xffff0000u);
+    return sizeof(T) == sizeof(float) ? v : (vf)(widened(halves(v)) << 16);
 }
 
 template <class T>
@@ -116,6 +134,42 @@ ARIL_INLINE float rounded(float value) {
     T kept;
     put(&kept, value);
     return get(&kept);
+}
+
+struct f16 {
+    uint16_t bits;
+};
+
+ARIL_INLINE vf load(const f16* p) {
+    vh h;
+    memcpy(&h, p, sizeof h);
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (vf)_mm256_cvtph_ps((__m128i)h);
+#else
+    const vu bits = widened(h), magnitude = (bits & 0x7fff) << 13;
+    const vu exponents = magnitude >= 0x0f800000u ? vu{} + 0x70000000u : vu{};  // of what is not finite
+    return (vf)((vu)((vf)magnitude * 0x1p112f) | exponents | (bits & 0x8000) << 16);
+#endif
+}
+
+ARIL_INLINE vu widened(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+    uint8_t bytes __attribute__((vector_size(W)));
+    memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, vu);
+#endif
+}
+
+ARIL_INLINE vf load(const uint8_t* p) { return __builtin_convertvector((vi)widened(p), vf); }
+
+ARIL_INLINE vf load(const int8_t* p) {
+    return __builtin_convertvector((vi)(widened(reinterpret_cast<const uint8_t*>(p)) << 24) >> 24, vf);
 }
 
 // Adjacent pairs of bf16 as two vectors: the even ones and the odd ones.
@@ -140,12 +194,17 @@ ARIL_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 
 ARIL_INLINE vf min(vf a, vf b) { return a < b ? a : b; }
 
-// exp to about 1 ulp: 2^n * p(r) with the Cephes polynomial; what would be subnormal is 0, overflow is inf.
+// exp to about 1 ulp: 2^n * p(r) with the Cephes polynomial; of what is far below it is 0, of what is far above inf.
 ARIL_INLINE vf exp(vf x) {
+#if defined(__AVX512F__)
+    const vf clipped = (vf)_mm512_min_ps((__m512)splat(105.0f), _mm512_max_ps((__m512)splat(-105.0f), (__m512)x));  // NaN stays
+    const vf n = (vf)_mm512_roundscale_ps((__m512)(clipped * 1.44269504088896341f), 0);
+#else
     const vf low = splat(-87.33f), high = splat(88.8f);
     const vf clipped = max(min(x, high), low);
     const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest whole number
     const vf n = (clipped * 1.44269504088896341f + magic) - magic;
+#endif
     const vf r = (clipped - n * 0.693359375f) + n * 2.12194440e-4f;
     vf p = splat(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
@@ -154,9 +213,13 @@ ARIL_INLINE vf exp(vf x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     const vi whole = __builtin_convertvector(n, vi), half = whole >> 1;  // 2^128 is past the exponents of one float
     const vf scaled = p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
     return x < low ? vf{} : x == x ? scaled : x;
+#endif
 }
 
 template <class To, class From>
@@ -166,7 +229,7 @@ ARIL_INLINE void copy(To* to, const From* from, int64_t count) {
     for (; i < count; i++) put(to + i, get(from + i));
 }
 
-// ---- memory and threads
+// ---- memory
 
 // Bring a line into the cache with a load, of which many are under way at once. A burst of prefetches does less: the machine
 // drops those for which it has no room (measured on Zen 3: blocks of the KV cache came at 7 GB/s instead of 2).
@@ -193,46 +256,23 @@ private:
     int64_t count_ = 0;
 };
 
-}  // namespace aril
-
-// The two entries that GCC itself calls for `omp parallel`; libgomp, libomp and libiomp5 all have them. Naming them here makes
-// any C++ compiler use the one OpenMP runtime that torch has already loaded, whatever the compiler would have linked.
-extern "C" {
-void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
-void GOMP_barrier(void);
-int omp_get_thread_num(void);
-int omp_get_num_threads(void);
-}
-
-namespace aril {
-
-// body(thread, threads) on up to `threads` threads of torch's pool. A call of one thread costs nothing.
-template <class Body>
-void parallel(int threads, Body body) {
-#if defined(ARIL_SERIAL)
-    body(0, 1);
-#else
-    if (threads <= 1) return body(0, 1);
-    GOMP_parallel([](void* data) { (*static_cast<Body*>(data))(omp_get_thread_num(), omp_get_num_threads()); }, &body,
-                  unsigned(threads), 0);
-#endif
-}
-
-inline void barrier(int threads) {
-#if !defined(ARIL_SERIAL)
-    if (threads > 1) GOMP_barrier();
-#endif
-}
-
-// The share of `count` things that falls to one thread.
 struct Range {
     int64_t begin, end;
+    Range(int64_t first, int64_t last) : begin(first), end(last) {}
+    // The share of `count` things that falls to one thread.
     Range(int64_t count, int64_t part, int64_t parts) : begin(count * part / parts), end(count * (part + 1) / parts) {}
 };
 
-// Threads worth waking for this many vector operations. A parallel region costs about 3 us, in which one core does 15k.
+// Threads worth calling for this many vector operations.
 inline int worth(int64_t threads, double operations) {
-    return int(std::max(1.0, std::min(double(threads), operations / 30e3)));
+    return int(std::max(1.0, std::min(double(threads), operations / 6e3)));
+}
+
+// run(a range) for pieces of `count` things, a few for each thread.
+template <class Run>
+void share_ranges(int64_t threads, int64_t count, Run run) {
+    const int64_t pieces = threads <= 1 ? 1 : std::min(count, threads * 4);
+    share(threads, pieces, [&](int64_t i) { run(Range(count, i, pieces)); });
 }
 
 }  // namespace aril

@@ -8,20 +8,71 @@ namespace {
 // body(row) for every row; `size` elementary operations each.
 template <class Body>
 void each_row(int64_t rows, int64_t size, int64_t cores, Body body) {
-    parallel(worth(cores, double(rows) * size / W), [&](int thread, int threads) {
-        for (Range mine(rows, thread, threads); mine.begin < mine.end; mine.begin++) body(mine.begin);
+    share_ranges(worth(cores, double(rows) * size / W), rows, [&](Range some) {
+        for (; some.begin < some.end; some.begin++) body(some.begin);
     });
 }
 
+// A product that is rounded before it is added, as torch's is.
 template <class T>
-void norm_row(T* out, const T* x, const T* weight, int64_t size, float eps) {
+T unfused(T product) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_assoc_barrier)
+    return __builtin_assoc_barrier(product);
+#endif
+#endif
+    return product;
+}
+
+template <class T>
+float sum_of_squares(const T* x, int64_t size) {
     vf squares = {};
     int64_t i = 0;
     for (; i + W <= size; i += W) squares += load(x + i) * load(x + i);
     float total = sum(squares);
     for (; i < size; i++) total += get(x + i) * get(x + i);
-    const float scale = 1.0f / std::sqrt(total / float(size) + eps);
-    for (i = 0; i + W <= size; i += W) store(out + i, rounded<T>(load(x + i) * scale) * load(weight + i));
+    return total;
+}
+
+// In float32 they are added up in torch's order (ATen/native/cpu/SumKernel.cpp on x86: 4 accumulators of 8 lanes, in 4
+// levels), so that a norm is transformers' to the last bit: where a format rounds what comes next, that bit shows.
+float sum_of_squares(const float* x, int64_t size) {
+    constexpr int lanes = 8, sums = 4, levels = 4;
+    typedef float v8 __attribute__((vector_size(4 * lanes), aligned(4)));
+    const auto square = [&](int64_t at) {
+        const v8 each = *reinterpret_cast<const v8*>(x + at * lanes);
+        return unfused(each * each);
+    };
+    const int64_t vectors = size / lanes, steps = vectors / sums;
+    int log = 0;
+    while ((int64_t(1) << log) < steps) log++;
+    const int power = std::max(4, log / levels);
+    v8 level[levels][sums] = {};
+    for (int64_t i = 0; i < steps;) {
+        for (int k = 0; k < sums; k++) level[0][k] += square(i * sums + k);
+        i++;
+        for (int j = 1; j < levels && i % (int64_t(1) << (j * power)) == 0; j++) {
+            for (int k = 0; k < sums; k++) {
+                level[j][k] += level[j - 1][k];
+                level[j - 1][k] = v8{};
+            }
+        }
+    }
+    for (int j = 1; j < levels; j++)
+        for (int k = 0; k < sums; k++) level[0][k] += level[j][k];
+    for (int64_t at = steps * sums; at < vectors; at++) level[0][0] += square(at);
+    for (int k = 1; k < sums; k++) level[0][0] += level[0][k];
+    float total = 0;
+    for (int64_t at = vectors * lanes; at < size; at++) total += unfused(x[at] * x[at]);
+    for (int lane = 0; lane < lanes; lane++) total += level[0][0][lane];
+    return total;
+}
+
+template <class T>
+void norm_row(T* out, const T* x, const T* weight, int64_t size, float eps) {
+    const float scale = 1.0f / std::sqrt(sum_of_squares(x, size) / float(size) + eps);
+    int64_t i = 0;
+    for (; i + W <= size; i += W) store(out + i, rounded<T>(load(x + i) * scale) * load(weight + i));
     for (; i < size; i++) put(out + i, rounded<T>(get(x + i) * scale) * get(weight + i));
 }
 
@@ -53,14 +104,14 @@ void rotate_head(T* x, const float* cos, const float* sin, int64_t half, bool in
     int64_t i = 0;
     for (; !interleaved && i + W <= half; i += W) {
         const vf a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
-        store(x + i, a * c - b * s);
-        store(x + half + i, b * c + a * s);
+        store(x + i, unfused(a * c) - unfused(b * s));
+        store(x + half + i, unfused(b * c) + unfused(a * s));
     }
     for (; i < half; i++) {
         T *first = x + i * step, *second = first + apart;
         const float a = get(first), b = get(second);
-        put(first, a * cos[i] - b * sin[i]);
-        put(second, b * cos[i] + a * sin[i]);
+        put(first, unfused(a * cos[i]) - unfused(b * sin[i]));
+        put(second, unfused(b * cos[i]) + unfused(a * sin[i]));
     }
 }
 
@@ -132,3 +183,9 @@ extern "C" void aril_write_kv(void* k_cache, void* v_cache, const void* k, const
         memcpy(static_cast<char*>(v_cache) + at, static_cast<const char*>(v) + token * v_stride, size);
     });
 }
+
+ARIL_TAPED(aril_rms_norm)
+ARIL_TAPED(aril_add_rms_norm)
+ARIL_TAPED(aril_silu_mul)
+ARIL_TAPED(aril_rotate)
+ARIL_TAPED(aril_write_kv)

@@ -1,218 +1,118 @@
 // y[i] += (x[i] A^T) B for the adapter of each row, in two passes: shrink to the rank, then expand. What is read of an
 // adapter's A and B serves all the tokens of a piece at once. Rows without an adapter are in no piece and are not touched.
-#include "common.h"
+#include "adapters_pairs.h"
+#include "adapters_wide.h"
+#include "tape.h"
 
 namespace aril {
 namespace {
 
-constexpr int RANKS = 4;          // rows of A that a shrink tile takes at once
-constexpr int TOKENS = 3;         // rows of x beside them: 12 accumulators
-constexpr int64_t GROUP = 8;      // rows of A in one task
-constexpr int64_t COLUMNS = 256;  // of B in one task
-constexpr int64_t AHEAD = 128;    // columns of B that memory runs ahead; of A, one tile (8 adapters of rank 16 on one core
-                                  // of Zen 3: 14 ms instead of 18)
-constexpr int64_t PIECES = 4;     // for each thread, from which on a thread does whole pieces and meets nobody
+constexpr int64_t READING = 12;   // tokens' products take as long as reading A and B
+constexpr double UNEVEN = 1.4;    // times the fair share that a thread may be at when each does whole pieces and meets nobody;
+constexpr int64_t COLUMNS = 256;  // else a task is so many columns of B, or MOST_RANKS rows of A: a tile fills up with zeros
+                                  // what it has no rows for, which must be nobody else's
 
-struct Piece {
-    int32_t slot, start, end;
-    int64_t tokens() const { return end - start; }
-};
-
-struct Entry {  // of the table: one adapter's pair for one part
-    int64_t a_at, b_at, rank;
-};
-
-struct Part {
-    int64_t column, size;
-};
-
-struct Shape {
-    int64_t k, num_pieces, num_parts, y_stride, x_stride;
-};
-
-template <class T>
-struct Tensors {
-    T* y;
-    const T *x, *arena;
-    const Entry* table;
-    const int32_t* order;
-    const Piece* pieces;
-    const Part* parts;
-};
-
-template <class T>
+template <class T, class Products>
 class Delta {
 public:
-    Delta(const Tensors<T>& t, const Shape& s) : t_(t), s_(s), x_stride_((s.k + 15) / 16 * 16 + 16) {
-        for (int64_t i = 0; i < s.num_pieces; i++) {
-            filled_ += t.pieces[i].tokens() > 0;
-            adapted_ = std::max<int64_t>(adapted_, t.pieces[i].end);
-            for (int64_t part = 0; part < s.num_parts; part++) {
-                const int64_t rank = entry(t.pieces[i], part).rank;
-                highest_ = std::max(highest_, rank);
-                work_ += double(rank) * (s.k + t.parts[part].size) * (t.pieces[i].tokens() + 4) / W;
+    explicit Delta(Call<T>& call) : c_(call) {
+        for (; filled_ < c_.num_pieces && c_.pieces[filled_].tokens() > 0; filled_++) {
+            const Piece& piece = c_.pieces[filled_];
+            c_.adapted = std::max<int64_t>(c_.adapted, piece.end);
+            double work = 0;
+            for (int64_t part = 0; part < c_.num_parts; part++) {
+                const int64_t rank = c_.entry(piece, part).rank;
+                c_.highest = std::max(c_.highest, rank);
+                work += double(rank) * (c_.k + c_.parts[part].size) * (piece.tokens() + READING) / W;
             }
+            work_ += work;
+            most_ = std::max(most_, work);
         }
-        for (int64_t part = 0; part < s.num_parts; part++) widest_ = std::max(widest_, t.parts[part].size);
+        for (int64_t part = 0; part < c_.num_parts; part++) widest_ = std::max(widest_, c_.parts[part].size);
     }
 
     void add(int64_t cores) {
-        if (highest_ == 0) return;
+        if (c_.highest == 0) return;
         static thread_local Scratch scratch;
-        x_ = scratch.get(adapted_ * (x_stride_ + s_.num_parts * highest_));
-        shrunk_ = x_ + adapted_ * x_stride_;
-        parallel(worth(cores, work_), [&](int thread, int threads) {
-            filled_ >= PIECES * threads ? add_by_piece() : add_by_block(thread, threads);
-        });
+        const Products products(c_);
+        c_.scratch = scratch.get(products.room());
+        const int threads = worth(cores, work_);
+        is_even(threads) ? add_by_piece(products, threads) : add_by_block(products, threads);
     }
 
 private:
-    const Entry& entry(const Piece& piece, int64_t part) const { return t_.table[piece.slot * s_.num_parts + part]; }
-
-    // Each A and B is read by one core.
-    void add_by_piece() {
-        for (int64_t at; (at = shrinks_.fetch_add(1)) < s_.num_pieces;) {
-            const Piece& piece = t_.pieces[at];
-            for (int64_t token = piece.start; token < piece.end; token++) widen(token);
-            for (int64_t part = 0; part < s_.num_parts; part++)
-                for (int64_t r = 0; r < entry(piece, part).rank; r += GROUP) shrink(piece, part, r);
-            for (int64_t part = 0; part < s_.num_parts; part++)
-                for (int64_t i = 0; i < t_.parts[part].size; i += COLUMNS) expand(piece, part, i);
-        }
+    // Whether whole pieces, taken as they come, keep all threads busy nearly to the end.
+    bool is_even(int threads) const {
+        const double longest = std::min((filled_ + threads - 1) / threads * most_, work_ / threads + most_);
+        return threads == 1 || longest <= UNEVEN * work_ / threads;
     }
 
-    // Few adapters: the cores share each of them.
-    void add_by_block(int thread, int threads) {
-        for (Range mine(adapted_, thread, threads); mine.begin < mine.end; mine.begin++) widen(mine.begin);
-        barrier(threads);
-        each(shrinks_, (highest_ + GROUP - 1) / GROUP, [&](const Piece& piece, int64_t part, int64_t group) {
-            shrink(piece, part, group * GROUP);
-        });
-        barrier(threads);
-        each(expands_, (widest_ + COLUMNS - 1) / COLUMNS, [&](const Piece& piece, int64_t part, int64_t block) {
-            expand(piece, part, block * COLUMNS);
+    // Each A and B is read by one core, which has the next one brought while it works on one.
+    void add_by_piece(const Products& products, int threads) {
+        share(threads, filled_, [&](int64_t at) {
+            const Piece& piece = c_.pieces[at];
+            for (int64_t token = piece.start; Products::PREPARES && token < piece.end; token++) products.prepare(token);
+            for (int64_t part = 0; part < c_.num_parts; part++)
+                if (c_.entry(piece, part).rank > 0) add_part(products, at, part, threads);
         });
     }
 
-    void widen(int64_t at) { copy(x_ + at * x_stride_, t_.x + t_.order[at] * s_.x_stride, s_.k); }
+    void add_part(const Products& products, int64_t at, int64_t part, int threads) {
+        const Piece& piece = c_.pieces[at];
+        const Entry& e = c_.entry(piece, part);
+        const int64_t size = c_.parts[part].size;
+        Upcoming b(c_.arena + e.b_at, e.rank * size, Products::shrinking_steps(c_.k, e.rank));
+        for (int64_t r = 0; r < e.rank; r += MOST_RANKS)
+            products.shrink(piece, part, Range(r, std::min(r + MOST_RANKS, e.rank)), b);
+        Upcoming next = a_after(at, part, threads, Products::expanding_steps(size, e.rank));
+        products.expand(piece, part, Range(0, size), next);
+    }
 
-    // Every (piece, part, i < count) once, shared between the threads as they come.
+    // The A of the next part, or of the piece that this thread will be at next.
+    Upcoming a_after(int64_t at, int64_t part, int threads, int64_t steps) const {
+        if (++part == c_.num_parts) part = 0, at += threads;
+        if (at >= filled_) return Upcoming();
+        const Entry& e = c_.entry(c_.pieces[at], part);
+        return Upcoming(c_.arena + e.a_at, e.rank * c_.k, steps);
+    }
+
+    // Few adapters: the cores share each of them. With some rows of A come the same ones of B.
+    void add_by_block(const Products& products, int threads) {
+        if (Products::PREPARES) share(threads, c_.adapted, [&](int64_t at) { products.prepare(at); });
+        each(threads, c_.highest, MOST_RANKS, [&](const Piece& piece, int64_t part, Range ranks) {
+            const Entry& e = c_.entry(piece, part);
+            const int64_t size = c_.parts[part].size, count = std::min(ranks.end, e.rank) - ranks.begin;
+            if (count <= 0) return;
+            Upcoming b(c_.arena + e.b_at + ranks.begin * size, count * size, Products::shrinking_steps(c_.k, count));
+            products.shrink(piece, part, Range(ranks.begin, ranks.begin + count), b);
+        });
+        each(threads, widest_, COLUMNS, [&](const Piece& piece, int64_t part, Range columns) {
+            columns.end = std::min(columns.end, c_.parts[part].size);
+            Upcoming nothing;
+            if (columns.begin < columns.end && c_.entry(piece, part).rank > 0) products.expand(piece, part, columns, nothing);
+        });
+    }
+
+    // Every (piece, part, `step` of `count` things) once, shared between the threads as they come.
     template <class Body>
-    void each(std::atomic<int64_t>& next, int64_t count, Body body) {
-        const int64_t total = s_.num_pieces * s_.num_parts * count;
-        for (int64_t at; (at = next.fetch_add(1)) < total;) {
-            const Piece& piece = t_.pieces[at / count / s_.num_parts];
-            if (piece.tokens() > 0) body(piece, at / count % s_.num_parts, at % count);
-        }
+    void each(int threads, int64_t count, int64_t step, Body body) {
+        const int64_t steps = (count + step - 1) / step;
+        share(threads, filled_ * c_.num_parts * steps, [&](int64_t at) {
+            const int64_t first = at % steps * step;
+            body(c_.pieces[at / steps / c_.num_parts], at / steps % c_.num_parts, Range(first, first + step));
+        });
     }
 
-    float* shrunk(int64_t at, int64_t part) { return shrunk_ + (at * s_.num_parts + part) * highest_; }
-
-    void shrink(const Piece& piece, int64_t part, int64_t first) {
-        const Entry& e = entry(piece, part);
-        const T* a = t_.arena + e.a_at;
-        const int64_t last = std::min(first + GROUP, e.rank);
-        for (int64_t at = piece.start; at < piece.end; at += TOKENS) {
-            const int tokens = int(std::min<int64_t>(TOKENS, piece.end - at));
-            int64_t r = first;
-            for (; r + RANKS <= last; r += RANKS) dots_of<TOKENS, RANKS>(tokens, at, part, a + r * s_.k, r);
-            for (; r < last; r++) dots_of<TOKENS, 1>(tokens, at, part, a + r * s_.k, r);
-        }
-    }
-
-    template <int M, int R>
-    void dots_of(int tokens, int64_t at, int64_t part, const T* a, int64_t r) {
-        if constexpr (M > 1)
-            if (tokens < M) return dots_of<M - 1, R>(tokens, at, part, a, r);
-        dots<M, R>(at, part, a, r);
-    }
-
-    template <int M, int R>
-    void dots(int64_t at, int64_t part, const T* a, int64_t r) {
-        const float* x = x_ + at * x_stride_;
-        vf sums[M][R] = {};
-        int64_t i = 0;
-        for (; i + W <= s_.k; i += W) {
-            prefetch(a + R * (s_.k + i));  // the next tile lies behind this one
-            vf rows[R];
-            for (int j = 0; j < R; j++) rows[j] = load(a + j * s_.k + i);
-#pragma GCC unroll 4
-            for (int m = 0; m < M; m++)
-                for (int j = 0; j < R; j++) sums[m][j] += load(x + m * x_stride_ + i) * rows[j];
-        }
-        for (int m = 0; m < M; m++)
-            for (int j = 0; j < R; j++) {
-                float total = sum(sums[m][j]);
-                for (int64_t tail = i; tail < s_.k; tail++) total += x[m * x_stride_ + tail] * get(a + j * s_.k + tail);
-                shrunk(at + m, part)[r + j] = total;
-            }
-    }
-
-    void expand(const Piece& piece, int64_t part, int64_t first) {
-        const Entry& e = entry(piece, part);
-        const Part& p = t_.parts[part];
-        const int64_t last = std::min(first + COLUMNS, p.size);
-        if (e.rank == 0 || first >= last) return;
-        const T* b = t_.arena + e.b_at;
-        for (int64_t i = first; i < last; i += NR) {
-            if (i + NR <= last) {
-                strip(piece, part, b + i, p.size, e.rank, i, NR);
-            } else {  // the last columns, filled up to a strip
-                static thread_local Scratch scratch;
-                float* filled = scratch.get(e.rank * NR);
-                std::fill(filled, filled + e.rank * NR, 0.0f);
-                for (int64_t r = 0; r < e.rank; r++) copy(filled + r * NR, b + r * p.size + i, last - i);
-                strip(piece, part, filled, NR, e.rank, i, last - i);
-            }
-        }
-    }
-
-    template <class B>
-    void strip(const Piece& piece, int64_t part, const B* b, int64_t b_stride, int64_t rank, int64_t column, int64_t width) {
-        for (int64_t at = piece.start; at < piece.end; at += MR)
-            strip_of<MR>(int(std::min<int64_t>(MR, piece.end - at)), at, part, b, b_stride, rank, column, width);
-    }
-
-    template <int M, class B>
-    void strip_of(int tokens, int64_t at, int64_t part, const B* b, int64_t b_stride, int64_t rank, int64_t column,
-                  int64_t width) {
-        if constexpr (M > 1)
-            if (tokens < M) return strip_of<M - 1>(tokens, at, part, b, b_stride, rank, column, width);
-        vf low[M] = {}, high[M] = {};
-        const int64_t step = s_.num_parts * highest_;
-        const float* h = shrunk(at, part);
-        for (int64_t r = 0; r < rank; r++) {
-            prefetch(b + r * b_stride + AHEAD);
-            const vf b_low = load(b + r * b_stride), b_high = load(b + r * b_stride + W);
-#pragma GCC unroll 12
-            for (int m = 0; m < M; m++) {
-                const vf value = splat(h[m * step + r]);
-                low[m] += value * b_low;
-                high[m] += value * b_high;
-            }
-        }
-#pragma GCC unroll 12
-        for (int m = 0; m < M; m++) {
-            T* y = t_.y + t_.order[at + m] * s_.y_stride + t_.parts[part].column + column;
-            if (width == NR) {
-                store(y, load(y) + low[m]);
-                store(y + W, load(y + W) + high[m]);
-            } else {
-                float both[NR];
-                store(both, low[m]), store(both + W, high[m]);
-                for (int64_t i = 0; i < width; i++) put(y + i, get(y + i) + both[i]);
-            }
-        }
-    }
-
-    const Tensors<T>& t_;
-    const Shape& s_;
-    const int64_t x_stride_;
-    int64_t filled_ = 0, adapted_ = 0, highest_ = 0, widest_ = 0;
-    double work_ = 0;
-    float *x_ = nullptr, *shrunk_ = nullptr;
-    std::atomic<int64_t> shrinks_{0}, expands_{0};
+    Call<T>& c_;
+    int64_t filled_ = 0, widest_ = 0;
+    double work_ = 0, most_ = 0;  // of all pieces, of one
 };
+
+#if defined(__AVX512BF16__)
+using Halves = Pairs;
+#else
+using Halves = Wide<bf16>;
+#endif
 
 }  // namespace
 }  // namespace aril
@@ -222,7 +122,7 @@ extern "C" void aril_add_delta(void* y, const void* x, const void* arena, const 
                                int64_t y_stride, int64_t x_stride, int64_t dtype, int64_t cores) {
     using namespace aril;
     const Shape shape{k, num_pieces, num_parts, y_stride, x_stride};
-    const auto run = [&](auto zero) {
+    const auto run = [&](auto zero, auto products) {
         using T = decltype(zero);
         const Tensors<T> tensors{static_cast<T*>(y),
                                  static_cast<const T*>(x),
@@ -231,7 +131,16 @@ extern "C" void aril_add_delta(void* y, const void* x, const void* arena, const 
                                  static_cast<const int32_t*>(order),
                                  static_cast<const Piece*>(pieces),
                                  static_cast<const Part*>(parts)};
-        Delta<T>(tensors, shape).add(cores);
+        Call<T> call(tensors, shape);
+        Delta<T, typename decltype(products)::type>(call).add(cores);
     };
-    dtype == BF16 ? run(bf16{}) : run(float{});
+    struct OfHalves {
+        using type = Halves;
+    };
+    struct OfFloats {
+        using type = Wide<float>;
+    };
+    dtype == BF16 ? run(bf16{}, OfHalves{}) : run(float{}, OfFloats{});
 }
+
+ARIL_TAPED(aril_add_delta)

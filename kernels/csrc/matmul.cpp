@@ -1,100 +1,94 @@
-// out[M, N] = x[M, K] times W^T, with W packed once into panels [ceil(N / NR)][K][NR] (tile.h says how a panel row looks).
-// x becomes float32 once per call, sums are float32, and the result is rounded once to the type of x.
-#include "tile.h"
+// Products with plain weights, packed once into panels: [ceil(N / NR)][K][NR] (tile.h says how a panel row looks), or pairs
+// [ceil(N / NR)][ceil(K / 2)][NR][2] where the machine multiplies such (dots.h).
+#include "dots.h"
+#include "product.h"
 
 namespace aril {
 namespace {
 
-constexpr int64_t ROWS = 96;            // rows of x that stay in L2 while the panels pass by
-constexpr int64_t PANEL_BYTES = 20480;  // of one panel in L1 beside the rows of x
-constexpr int64_t PANELS = 8;           // of one task, whose partial sums stay in L2 when k is cut
-constexpr int64_t TASKS = 4;            // for each thread at least: a thread that is held up must not hold up the others
+template <class T>
+struct Plain {
+    using In = float;
+    static constexpr int64_t BYTES = 20480;  // of one panel in L1 beside the rows of x
 
-struct Product {
-    int64_t m, n, k, x_stride;
-    int64_t panels() const { return (n + NR - 1) / NR; }
+    const T* data;
+    int64_t k;
+
+    // One block when all rows fit one tile (the panel passes only once), else what L1 holds.
+    int64_t cuts(int64_t rows) const {
+        const int64_t longest = BYTES / int64_t(NR * sizeof(T));
+        return rows <= MR ? 1 : (k + longest - 1) / longest;
+    }
+
+    Range block(int64_t cut, int64_t cuts) const { return Range(k, cut, cuts); }
+
+    void multiply(int64_t rows, float* sums, int64_t stride, const float* x, int64_t x_stride, Range panels, Range ks,
+                  bool onto) const {
+        for (int64_t at = panels.begin; at < panels.end; at++, sums += NR) {
+            const T* panel = data + (at * k + ks.begin) * NR;
+            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, ks.end - ks.begin, onto,
+                          Ahead{reinterpret_cast<const char*>(panel + k * NR), NR * sizeof(T)});
+        }
+    }
 };
 
-// The k range of one block: one block when all rows fit one tile (the panel passes only once), else what L1 holds.
-template <class T>
-int64_t blocks_of_k(int64_t rows, int64_t k) {
-    const int64_t longest = PANEL_BYTES / int64_t(NR * sizeof(T));
-    return rows <= MR ? 1 : (k + longest - 1) / longest;
-}
+#if defined(__AVX512BF16__)
+struct Pairs {
+    using In = bf16;
+    static constexpr int64_t BYTES = 262144;  // of one panel in L2 beside the rows of x
 
-// Rows top .. top + height of the result in the columns of some panels: all panels through one block of k after the other.
-template <class X, class T>
-void task(X* out, const float* x, const T* w, const Product& p, int64_t top, int64_t height, Range panels) {
-    const int64_t cuts = blocks_of_k<T>(height, p.k), group = cuts == 1 ? 1 : PANELS;
-    float sums[ROWS * PANELS * NR];
-    for (int64_t first = panels.begin; first < panels.end; first += group) {
-        const int64_t width = std::min(group, panels.end - first), column = first * NR;
-        for (int64_t cut = 0; cut < cuts; cut++) {
-            const Range ks(p.k, cut, cuts);
-            for (int64_t j = 0; j < width; j++) {
-                const T* panel = w + ((first + j) * p.k + ks.begin) * NR;
-                panel_product(height, sums + j * NR, group * NR, x + top * p.x_stride + ks.begin, p.x_stride, panel,
-                              ks.end - ks.begin, cut > 0, panel + p.k * NR);
+    const bf16* data;
+    int64_t k;
+
+    int64_t pairs() const { return (k + 1) / 2; }
+
+    int64_t cuts(int64_t rows) const {
+        const int64_t longest = BYTES / int64_t(NR * 2 * sizeof(bf16));
+        return rows <= MR ? 1 : (pairs() + longest - 1) / longest;
+    }
+
+    Range block(int64_t cut, int64_t cuts) const { return Range(pairs(), cut, cuts); }
+
+    void multiply(int64_t rows, float* sums, int64_t stride, const bf16* x, int64_t x_stride, Range panels, Range some,
+                  bool onto) const {
+        constexpr int64_t EACH = NR * 2;
+        for (int64_t at = panels.begin; at < panels.end; at++, sums += NR) {
+            const bf16* panel = data + (at * pairs() + some.begin) * EACH;
+            const bf16* next = panel + (rows <= MR ? NEAR / 2 : pairs() * EACH);
+            panel_dots(rows, sums, stride, x + some.begin * 2, x_stride, panel, some.end - some.begin, onto,
+                       Ahead{reinterpret_cast<const char*>(next), EACH * sizeof(bf16)});
+        }
+    }
+};
+#endif
+
+// One panel of pairs; block by block, so that what is written stays in L1 until all rows have given their share.
+void pack_panel(bf16* out, const bf16* w, int64_t rows, int64_t k, int64_t stride) {
+    constexpr int64_t BLOCK = 64;
+    for (int64_t begin = 0; begin < k; begin += BLOCK) {
+        const int64_t end = std::min(k, begin + BLOCK), whole = end / 2 * 2;
+        for (int64_t i = 0; i < NR; i++) {
+            const bf16* row = w + i * stride;
+            bf16* to = out + i * 2;
+            int64_t at = begin;
+            for (; i < rows && at < whole; at += 2) memcpy(to + at * NR, row + at, 2 * sizeof(bf16));
+            for (; at < end; at += 2) {
+                to[at * NR] = i < rows ? row[at] : 0;
+                to[at * NR + 1] = 0;
             }
         }
-        for (int64_t i = 0; i < height; i++)
-            copy(out + (top + i) * p.n + column, sums + i * group * NR, std::min(width * NR, p.n - column));
     }
-}
-
-// The tasks of a product, shared between the threads as they come. Panels are the inner ones: rows of x stay in L2.
-class Tasks {
-public:
-    Tasks(const Product& p, int threads)
-        : p_(p), down_((p.m + ROWS - 1) / ROWS),
-          across_(std::max((p.panels() + PANELS - 1) / PANELS, std::min<int64_t>(p.panels(), threads * TASKS))) {}
-
-    template <class X, class T>
-    void run(X* out, const float* x, const T* w) {
-        for (int64_t at; (at = next_.fetch_add(1)) < down_ * across_;) {
-            const int64_t top = at / across_ * ROWS;
-            task(out, x, w, p_, top, std::min(ROWS, p_.m - top), Range(p_.panels(), at % across_, across_));
-        }
-    }
-
-private:
-    const Product p_;
-    const int64_t down_, across_;
-    std::atomic<int64_t> next_{0};
-};
-
-template <class T>
-void linear(float* out, const float* x, const T* w, Product p, int threads) {
-    Tasks tasks(p, threads);
-    parallel(threads, [&](int, int) { tasks.run(out, x, w); });
-}
-
-template <class T>
-void linear(bf16* out, const bf16* x, const T* w, Product p, int threads) {
-    static thread_local Scratch scratch;
-    const int64_t stride = (p.k + 15) / 16 * 16 + 16;  // never a power of two: rows of x must not share one cache set
-    float* wide = scratch.get(p.m * stride);
-    const int64_t given = p.x_stride;
-    p.x_stride = stride;
-    const auto widen = [&](Range rows) {
-        for (int64_t i = rows.begin; i < rows.end; i++) copy(wide + i * stride, x + i * given, p.k);
-    };
-    const bool is_small = p.m * p.k < 32768;  // cheaper to widen alone than to meet at a barrier
-    if (is_small) widen(Range(p.m, 0, 1));
-    Tasks tasks(p, threads);
-    parallel(threads, [&](int thread, int count) {
-        if (!is_small) {
-            widen(Range(p.m, thread, count));
-            barrier(count);
-        }
-        tasks.run(out, wide, w);
-    });
 }
 
 template <class X>
-void linear(X* out, const X* x, const void* w, int64_t w_dtype, const Product& p, int threads) {
-    if (w_dtype == BF16) return linear(out, x, static_cast<const bf16*>(w), p, threads);
-    linear(out, x, static_cast<const float*>(w), p, threads);
+void linear(X* out, const X* x, const void* w, int64_t w_dtype, const Product& p, int64_t cores) {
+    if (w_dtype == BF16) return product(out, x, nullptr, Plain<bf16>{static_cast<const bf16*>(w), p.k}, p, cores);
+    product(out, x, nullptr, Plain<float>{static_cast<const float*>(w), p.k}, p, cores);
+}
+
+template <class T>
+void put_row(T* to, const T* from, int64_t k) {
+    for (int64_t i = 0; i < k; i++) to[i] = from[i * NR];
 }
 
 }  // namespace
@@ -106,7 +100,58 @@ extern "C" void aril_linear(void* out, const void* x, const void* w, int64_t m, 
                             int64_t x_dtype, int64_t w_dtype, int64_t cores) {
     using namespace aril;
     const Product p{m, n, k, x_stride};
-    const int threads = worth(cores, double(m) * n * k / W);
-    if (x_dtype == BF16) return linear(static_cast<bf16*>(out), static_cast<const bf16*>(x), w, w_dtype, p, threads);
-    linear(static_cast<float*>(out), static_cast<const float*>(x), w, w_dtype, p, threads);
+    if (x_dtype == BF16) return linear(static_cast<bf16*>(out), static_cast<const bf16*>(x), w, w_dtype, p, cores);
+    linear(static_cast<float*>(out), static_cast<const float*>(x), w, w_dtype, p, cores);
 }
+
+// Whether aril_linear_pairs computes anything here.
+extern "C" int aril_has_pairs() {
+#if defined(__AVX512BF16__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+extern "C" void aril_linear_pairs(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k,
+                                  int64_t x_stride, int64_t cores) {
+#if defined(__AVX512BF16__)
+    using namespace aril;
+    product(out, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
+#endif
+}
+
+// Rows of a weight [n][k] into panels of pairs.
+extern "C" void aril_pack_pairs(uint16_t* out, const uint16_t* w, int64_t n, int64_t k, int64_t stride, int64_t cores) {
+    using namespace aril;
+    const int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR;
+    share(worth(cores, double(n) * k / 2), panels, [&](int64_t at) {
+        const int64_t rows = std::min<int64_t>(NR, n - at * NR);
+        pack_panel(out + at * pairs * NR * 2, w + at * NR * stride, rows, k, stride);
+    });
+}
+
+// Rows `ids` of a packed weight, as they were: out[count][k].
+extern "C" void aril_rows_of(void* out, const void* w, const int64_t* ids, int64_t count, int64_t k, int64_t dtype, int64_t pairs,
+                             int64_t cores) {
+    using namespace aril;
+    share_ranges(worth(cores, 4.0 * count * k), count, [&](Range some) {
+        for (; some.begin < some.end; some.begin++) {
+            const int64_t at = some.begin, panel = ids[at] / NR, row = ids[at] % NR;
+            if (dtype == F32) {
+                put_row(static_cast<float*>(out) + at * k, static_cast<const float*>(w) + panel * k * NR + row, k);
+            } else if (pairs) {
+                const bf16* from = static_cast<const bf16*>(w) + (panel * ((k + 1) / 2) * NR + row) * 2;
+                bf16* to = static_cast<bf16*>(out) + at * k;
+                for (int64_t i = 0; i < k; i++) to[i] = from[i / 2 * 2 * NR + i % 2];
+            } else {
+                const int64_t place = row < W ? 2 * row : 2 * (row - W) + 1;
+                put_row(static_cast<bf16*>(out) + at * k, static_cast<const bf16*>(w) + panel * k * NR + place, k);
+            }
+        }
+    });
+}
+
+ARIL_TAPED(aril_rows_of)
+ARIL_TAPED(aril_linear)
+ARIL_TAPED(aril_linear_pairs)

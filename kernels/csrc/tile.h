@@ -59,18 +59,18 @@ ARIL_INLINE void tile_of(int rows, float* c, int64_t c_stride, const float* x, i
     tile<M>(c, c_stride, x, x_stride, panel, k, onto, ahead);
 }
 
-// c[rows, NR] = (or continues with) x[rows, k] times the panel; the rows are cut evenly into tiles of at most MR. `next` is the
-// panel that follows; each tile brings its share.
+// c[rows, NR] = (or continues with) x[rows, k] times the panel; the rows are cut evenly into tiles of at most MR, each of
+// which brings its share of `next`.
 template <class T>
 void panel_product(int64_t rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
-                   bool onto, const T* next = nullptr) {
+                   bool onto, Ahead next = {nullptr, 0}) {
+    if (!next.at) next.at = reinterpret_cast<const char*>(panel);
     const int64_t tiles = (rows + MR - 1) / MR;
-    const int64_t step = int64_t(NR * sizeof(T)) / tiles;
+    const int64_t step = next.step / tiles;
     for (int64_t t = 0; t < tiles; t++) {
         const Range part(rows, t, tiles);
-        const Ahead ahead{reinterpret_cast<const char*>(next ? next : panel) + t * k * step, step};
         tile_of<MR>(int(part.end - part.begin), c + part.begin * c_stride, c_stride, x + part.begin * x_stride, x_stride, panel,
-                    k, onto, ahead);
+                    k, onto, Ahead{next.at + t * k * step, step});
     }
 }
 

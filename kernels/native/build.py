@@ -1,9 +1,9 @@
-"""Compiles kernels/csrc once per machine and flags, and loads it into this process beside torch.
+"""Loads the kernels that fit this machine into the process, beside torch.
 
-The library lies under $ARIL_CACHE (or ~/.cache/aril) in native/<hash>, where the hash covers the sources, the flags,
-the compiler and the OpenMP runtime: whatever changes makes a new folder, and unlike machines may share one home.
-The kernels run on torch's own threads: they are linked with the OpenMP runtime that torch has already loaded, for a
-second one would bring a second set of threads onto the same cores.
+They lie in the package (lib/, made when it was built or installed). Where they do not, or the sources have changed
+since, they are compiled once per machine: into $ARIL_CACHE (or ~/.cache/aril), native/<hash>, where the hash covers the
+sources, the flags and the compiler, so that unlike machines may share one home. The kernels have threads of their own
+(csrc/pool.h).
 """
 
 from __future__ import annotations
@@ -11,78 +11,70 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import functools
-import hashlib
 import os
-import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...core.errors import Unsupported
 from ...core.log import event, get_logger
+from . import recipes
+from .recipes import CannotCompile, Variant
 
-SOURCES = Path(__file__).parent.parent / "csrc"
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-Wno-psabi", "-fno-math-errno", "-fno-trapping-math")
-VECTORS = {  # torch's name of the machine's best vectors -> what the compiler may use; others: the compiler's default
-    "AVX2": ("-mavx2", "-mfma"),
-    "AVX512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
-}
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}  # enum Dtype of csrc/common.h
 
+COMPILE = "ARIL_COMPILE_KERNELS"  # set to anything to leave the package's libraries aside
 POINTER, INT, DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that the library's bits depend on."""
-
-    compiler: str
-    version: str
-    flags: tuple[str, ...]
-    openmp: Path | None
-
-    @property
-    def sources(self) -> list[Path]:
-        """What is compiled; headers are beside it."""
-        return sorted(SOURCES.glob("*.cpp"))
-
-    def digest(self) -> str:
-        """The name of this build."""
-        told = hashlib.sha256(repr((self.version, self.flags, self.openmp and self.openmp.name)).encode())
-        for path in sorted(SOURCES.iterdir()):
-            told.update(path.name.encode() + path.read_bytes())
-        return told.hexdigest()[:16]
-
-
 @functools.cache
 def library() -> ctypes.CDLL:
     """The loaded kernels, compiled first if need be; raises Unsupported with the reason why not."""
-    recipe = _recipe()
-    folder = _cache() / recipe.digest()
-    path = folder / "libaril.so"
-    with _only_process(folder):
-        if not path.exists():
-            _compile(recipe, path)
+    variant = _variant()
+    packaged = recipes.PACKAGED / recipes.file_name(variant, recipes.SOURCES)
     try:
-        return ctypes.CDLL(str(path))
+        is_there = packaged.exists() and not os.environ.get(COMPILE)
+        return ctypes.CDLL(str(packaged if is_there else _compiled(variant)))
+    except CannotCompile as error:
+        raise Unsupported(str(error)) from error
     except OSError as error:
         raise Unsupported(f"the native kernels do not load: {error}") from error
+
+
+Note = Callable[[str, Sequence[type], Sequence[Any]], None]
+_note: ContextVar[Note | None] = ContextVar("note", default=None)  # who is told of calls while a tape is recorded
 
 
 def function(name: str, *parameters: type) -> Callable[..., None]:
     """One exported function, which takes `parameters` and returns nothing. Calls let other Python threads run."""
     found = library()[name]
     found.argtypes, found.restype = parameters, None
-    return found
+
+    def call(*arguments: Any) -> None:
+        if (note := _note.get()) is not None:
+            note(name, parameters, arguments)
+        found(*arguments)
+
+    return call
+
+
+@contextmanager
+def recording(note: Note) -> Iterator[None]:
+    """Tell `note` of this thread's calls of exported functions meanwhile: their names, parameters and arguments."""
+    token = _note.set(note)
+    try:
+        yield
+    finally:
+        _note.reset(token)
 
 
 def takes(tensor: Tensor) -> bool:
@@ -90,23 +82,28 @@ def takes(tensor: Tensor) -> bool:
     return tensor.dtype in DTYPES and tensor.is_cpu and tensor.stride(-1) == 1
 
 
-def _recipe() -> Recipe:
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
-    if compiler is None or shutil.which(compiler) is None:
-        raise Unsupported(f"no C++ compiler ({compiler or 'looked for g++, c++, clang++'}); set CXX to one")
+def _variant() -> Variant:
+    """That of the vectors which torch uses here; ATEN_CPU_CAPABILITY may restrict them."""
+    named, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
+    for variant in recipes.variants(os.uname().machine):
+        if variant.vectors == named and all(has.get(each) for each in variant.has):
+            return variant
+    return recipes.GENERIC
+
+
+def _compiled(variant: Variant) -> Path:
+    """The library of this machine's own cache."""
+    compiler = recipes.find_compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    openmp = _loaded_openmp()
-    flags = (*FLAGS, *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ()))
-    return Recipe(compiler, version, flags if openmp else (*flags, "-DARIL_SERIAL"), openmp)
-
-
-def _loaded_openmp() -> Path | None:
-    """The OpenMP runtime that torch uses: the one it brought, else the one that something else loaded for it."""
-    with open("/proc/self/maps") as lines:
-        mapped = {Path(line.split(maxsplit=5)[5].strip()) for line in lines if "/" in line}
-    found = [path for path in mapped if path.name.startswith(("libgomp", "libiomp", "libomp"))]
-    brought = Path(torch.__file__).parent
-    return min(found, key=lambda path: (not path.is_relative_to(brought), path), default=None)
+    folder = _cache() / recipes.digest(recipes.SOURCES, variant.flags, version)
+    path = folder / "libaril.so"
+    with _only_process(folder):
+        if not path.exists():
+            started = time.perf_counter()
+            recipes.compile_library(compiler, variant.flags, recipes.SOURCES, path)
+            seconds = f"{time.perf_counter() - started:.1f}"
+            log.info(event("native_kernels_compiled", seconds=seconds, variant=variant.name, path=path))
+    return path
 
 
 def _cache() -> Path:
@@ -127,27 +124,3 @@ def _only_process(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _compile(recipe: Recipe, path: Path) -> None:
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        objects = [Path(scratch, f"{source.stem}.o") for source in recipe.sources]
-        command = [recipe.compiler, *recipe.flags]
-        _run_all(
-            [[*command, "-c", str(source), "-o", str(o)] for source, o in zip(recipe.sources, objects, strict=True)]
-        )
-        made, openmp = Path(scratch, path.name), [str(recipe.openmp)] if recipe.openmp else []
-        _run_all([[*command, "-shared", *map(str, objects), *openmp, "-o", str(made)]])
-        made.replace(path)
-    seconds = f"{time.perf_counter() - started:.1f}"
-    log.info(event("native_kernels_compiled", seconds=seconds, vectors=recipe.flags[len(FLAGS) :], path=path))
-
-
-def _run_all(commands: list[list[str]]) -> None:
-    """Run them side by side; raises Unsupported with the first error."""
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    failed = [errors for process in running if (errors := process.communicate()[1]) and process.returncode]
-    if failed:
-        reason = next((line for line in failed[0].splitlines() if "error" in line), failed[0].strip())
-        raise Unsupported(f"the native kernels do not compile with {commands[0][0]}: {reason}")

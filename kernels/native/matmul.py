@@ -1,42 +1,76 @@
-"""Registers csrc/matmul.cpp: plain float32 and bfloat16 weights in panels of two vectors."""
+"""Registers csrc/matmul.cpp: plain weights in panels of two vectors, or of pairs for machines that multiply those."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..ops.matmul import Weight, linear, pack_panels, packer
+from ...core import pages
+from ..ops.matmul import Weight, linear, pack_panels, packer, rows_of
 from .build import DTYPES, INT, POINTER, function, library, takes
 
 PANEL_WIDTH: int = library().aril_panel_width()
+HAS_PAIRS: bool = bool(library().aril_has_pairs())
 
 _linear = function("aril_linear", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT, INT, INT)
+_linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
+_rows_of = function("aril_rows_of", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
+_pack_pairs = function("aril_pack_pairs", POINTER, POINTER, INT, INT, INT, INT)
 
 
 @packer("native")
 def pack_native(w: Tensor) -> Weight | None:
     """Panels as wide as the machine's register tile."""
-    return pack_panels(w, PANEL_WIDTH) if takes(w) else None
+    if not takes(w):
+        return None
+    if HAS_PAIRS and w.dtype == torch.bfloat16:
+        return _pairs(w)
+    weight = pack_panels(w, PANEL_WIDTH)
+    return replace(weight, data=pages.moved(weight.data))
+
+
+def _pairs(w: Tensor) -> Weight:
+    """What ops.matmul.pack_pairs makes, as fast as memory allows."""
+    n, k = w.shape
+    data = pages.zeros((-(-n // PANEL_WIDTH), -(-k // 2), PANEL_WIDTH, 2), w.dtype)
+    _pack_pairs(data.data_ptr(), w.data_ptr(), n, k, w.stride(0), torch.get_num_threads())
+    return Weight(data, "pairs", n, k)
+
+
+def _multiplies(x: Tensor, weight: Weight) -> bool:
+    if not takes(x) or weight.layout == "rows" or weight.data.shape[2] != PANEL_WIDTH:
+        return False
+    return weight.layout == "panels" or (HAS_PAIRS and x.dtype == weight.dtype)
 
 
 @linear.impl(
     "native",
-    when=lambda x, weight: weight.layout == "panels" and weight.data.shape[2] == PANEL_WIDTH and takes(x),
-    needs=f"float32 or bfloat16 rows on the CPU and a weight in panels of {PANEL_WIDTH}",
+    when=_multiplies,
+    needs=f"float32 or bfloat16 rows on the CPU and a weight in panels of {PANEL_WIDTH} (pairs: bfloat16 rows)",
 )
 def linear_native(x: Tensor, weight: Weight) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
     out = x.new_empty(x.shape[0], weight.n)
-    _linear(
-        out.data_ptr(),
-        x.data_ptr(),
-        weight.data.data_ptr(),
-        x.shape[0],
-        weight.n,
-        weight.k,
-        x.stride(0),
-        DTYPES[x.dtype],
-        DTYPES[weight.dtype],
-        torch.get_num_threads(),
-    )
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr()
+    shape = x.shape[0], weight.n, weight.k, x.stride(0)
+    if weight.layout == "pairs":
+        _linear_pairs(*pointers, *shape, torch.get_num_threads())
+    else:
+        _linear(*pointers, *shape, DTYPES[x.dtype], DTYPES[weight.dtype], torch.get_num_threads())
+    return out
+
+
+@rows_of.impl(
+    "native",
+    when=lambda weight, ids: weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data),
+    needs=f"a weight in panels of {PANEL_WIDTH}",
+)
+def rows_of_native(weight: Weight, ids: Tensor) -> Tensor:
+    """Copies of numbers that stand a panel's width apart."""
+    ids = ids.contiguous()
+    out = weight.data.new_empty(len(ids), weight.k)
+    pointers = out.data_ptr(), weight.data.data_ptr(), ids.data_ptr()
+    _rows_of(*pointers, len(ids), weight.k, DTYPES[weight.dtype], weight.layout == "pairs", torch.get_num_threads())
     return out

@@ -147,6 +147,8 @@ def _cases(make: Inputs) -> Iterator[Case]:
         ("softcap", mixed, 2, 2, 24, {"softcap": 3.0}, False),
         ("empty row", ((1, 17), (0, 4), (1, 2)), 6, 2, 16, {}, False),
         ("few long rows", ((1, 700), (2, 530)), 2, 1, 16, {"window": 600}, False),
+        ("odd head, long row beside short ones", ((1, 3), (1, 1500), (5, 9)), 6, 2, 45, {}, False),
+        ("Phi 2", ((1, 200), (90, 300)), 4, 4, 80, {}, True),
         ("Llama 8B", llama, 32, 8, 128, {}, True),
         ("Llama 8B decode", ((1, 3000), (1, 17)), 32, 8, 128, {}, True),
         ("Gemma 2", llama, 8, 4, 256, {"window": 128, "softcap": 50.0}, True),

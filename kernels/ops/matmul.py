@@ -5,6 +5,8 @@ rows    data [N, K], as it came.
 panels  data [ceil(N / P), K, P]: P outputs side by side, the last panel filled up with zeros. A float32 panel holds its
         outputs in order; in a half type output i stands beside output P / 2 + i, so that a shift and a mask make two
         float32 vectors of one load.
+pairs   data [ceil(N / P), ceil(K / 2), P, 2]: two inputs of an output side by side, for dot products of
+        pairs. Outputs that fill up the last panel are zeros, and so is the partner of an odd K's last input.
 """
 
 from __future__ import annotations
@@ -68,32 +70,48 @@ def pack(w: Tensor) -> Weight:
 def pack_panels(w: Tensor, width: int) -> Weight:
     """The Weight of `w` [N, K] in panels of `width` outputs; an even number."""
     n, k = w.shape
-    filled = pad(w, (0, 0, 0, -n % width))
-    if w.dtype == torch.float32:
-        data = filled.view(-1, width, k).transpose(1, 2)
-    else:
-        data = filled.view(-1, 2, width // 2, k).permute(0, 3, 2, 1).reshape(-1, k, width)
-    return Weight(data.contiguous(), "panels", n, k)
+    data = w.new_empty(-(-n // width), k, width)
+    whole = n // width
+    _outputs_first(Weight(data[:whole], "panels", n, k)).copy_(w[: whole * width].view(whole, 2, width // 2, k))
+    if whole < len(data):
+        last = pad(w[whole * width :], (0, 0, 0, -n % width)).view(1, 2, width // 2, k)
+        _outputs_first(Weight(data[whole:], "panels", n, k)).copy_(last)
+    return Weight(data, "panels", n, k)
+
+
+def pack_pairs(w: Tensor, width: int) -> Weight:
+    """The Weight of `w` [N, K] in panels of `width` outputs and pairs of inputs."""
+    n, k = w.shape
+    filled = pad(w, (0, k % 2, 0, -n % width))
+    data = filled.view(-1, width, (k + 1) // 2, 2).transpose(1, 2).contiguous()
+    return Weight(data, "pairs", n, k)
 
 
 def unpack(weight: Weight) -> Tensor:
     """The matrix [N, K] of a Weight; a view where its layout is rows."""
     if weight.layout == "rows":
         return weight.data
+    if weight.layout == "pairs":
+        return _outputs_first(weight).flatten(2).flatten(0, 1)[: weight.n, : weight.k]
     return _outputs_first(weight).reshape(-1, weight.k)[: weight.n]
 
 
+@op
 def rows_of(weight: Weight, ids: Tensor) -> Tensor:
     """Rows `ids` [T] int64 of the matrix: [T, K]. The look-up of an embedding that is tied to a head."""
     if weight.layout == "rows":
         return weight.data[ids]
     width = weight.data.shape[2]
     panel, row = ids // width, ids % width
+    if weight.layout == "pairs":
+        return _outputs_first(weight)[panel, row].flatten(1)[:, : weight.k]
     return _outputs_first(weight)[panel, row // (width // 2), row % (width // 2)]
 
 
 def _outputs_first(weight: Weight) -> Tensor:
-    """Panels seen as [panel, half of it, output in the half, k]."""
+    """Panels seen as [panel, half of it, output in the half, k]; of pairs as [panel, output in it, pair of k, 2]."""
+    if weight.layout == "pairs":
+        return weight.data.transpose(1, 2)
     panels, k, width = weight.data.shape
     if weight.dtype == torch.float32:
         return weight.data.view(panels, k, 2, width // 2).permute(0, 2, 3, 1)
@@ -117,3 +135,15 @@ def _cases(make: Inputs) -> Iterator[Case]:
         yield Case(f"{label}, as it came", (make.normal(rows, k), Weight(w, "rows", n, k)), large=large)
     fused = make.normal(5, 3, 48)
     yield Case("rows that stand apart", (fused[:, 1], pack(make.normal(40, 48, scale=0.1))))
+
+
+@rows_of.cases(Tolerances(float32=0.0, bfloat16=0.0))
+def _row_cases(make: Inputs) -> Iterator[Case]:
+    for label, ids, n, k, large in (
+        ("a few", (3, 0, 49, 3), 50, 33, False),
+        ("none", (), 40, 16, False),
+        ("an even k", (39, 7), 40, 16, False),
+        ("sixteen of SmolLM2's vocabulary", tuple(range(0, 48000, 3000)), 49152, 576, True),
+    ):
+        chosen = make.put(ids, torch.int64)
+        yield Case(label, (pack(make.normal(n, k)), chosen), large=large)

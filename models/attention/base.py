@@ -72,6 +72,11 @@ def choose(name: str, specs: Sequence[AttentionSpec], platform: Platform) -> Att
     raise Unsupported(f"no attention backend serves this model here ({'; '.join(reasons)})", param="attention_backend")
 
 
+def refusals(specs: Sequence[AttentionSpec], platform: Platform) -> dict[str, str | None]:
+    """Every backend by name, and why it does not serve every layer in `specs`; None = it does."""
+    return {name: _first_refusal(backends[name](), specs, platform) for name in backends.names()}
+
+
 def _named(name: str) -> type[AttentionBackend]:
     if name not in backends.names():
         choices = ", ".join(["auto", *backends.names()])

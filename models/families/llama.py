@@ -17,6 +17,8 @@ from ..layers.mlp import GatedMLP
 from ..layers.norm import RMSNorm
 from ..layers.rotary import RopeSpec, Rotary
 
+MOST_LAYERS = 1000  # the deepest network that anyone has published has fewer
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:
@@ -76,6 +78,11 @@ class Llama:
     def check(self, config: Any) -> None:
         if config.hidden_act != "silu":
             raise Unsupported(f"hidden_act {config.hidden_act!r}; this family has silu", param="model")
+        if config.num_hidden_layers > MOST_LAYERS:
+            raise Unsupported(
+                f"num_hidden_layers is {config.num_hidden_layers}; networks of {MOST_LAYERS} at most are built",
+                param="model",
+            )
 
     def rope(self, config: Any) -> RopeSpec:
         return RopeSpec(config.rope_parameters, self.heads(config).size, config.max_position_embeddings)
@@ -131,7 +138,7 @@ class Llama:
             ),
             build.linear(f"layers.{layer}.o", heads.sizes[0], out, bias=out_bias, splits_inputs=True),
             rotary,
-            build.attention(self.attention_spec(config, layer, build)),
+            build.attention(path, self.attention_spec(config, layer, build)),
             q_norm,
             k_norm,
         )

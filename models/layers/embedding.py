@@ -1,4 +1,7 @@
-"""The two ends of a network: token ids to vectors, vectors to logits. Tied ends share one weight."""
+"""The two ends of a network: token ids to vectors, vectors to logits. Tied ends share one matrix.
+
+Both may be stored in any format: a GGUF file's table is packed, a GPTQ checkpoint's head may be.
+"""
 
 from __future__ import annotations
 
@@ -7,62 +10,70 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...kernels.ops.matmul import Weight, linear, pack, rows_of
+from ...quant.base import LinearShape, QuantFormat
+from ...quant.matrix import Matrix, PlainMatrix, Product, product_of
 from ..wanted import Wanted
+from .arrival import Arrival
 
 
 class Embedding:
-    """A table of vectors; a plain tensor, or the packed weight of the head that is tied to it."""
+    """A table of vectors, read row by row."""
 
-    def __init__(self, name: str, vocab_size: int, size: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.name = name
-        self.shape = (vocab_size, size)
-        self.dtype = dtype
+    def __init__(self, name: str, shape: LinearShape, quant: QuantFormat, device: torch.device) -> None:
+        self.dtype = shape.dtype
         self.device = device
-        self.table: Tensor | None = None  # [vocab, size]
+        self.arrival = Arrival(name, quant.linear(name, shape), shape, self._arrived)
+        self._table: Tensor | None = None  # [vocab, size] where the table is plain
+        self._packed: Product | None = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """tokens[T] int64 -> new vectors [T, size]."""
-        assert self.table is not None
-        return self.table[tokens]
+        if self._table is not None:
+            return self._table[tokens]
+        assert self._packed is not None
+        return self._packed.rows(tokens, self.dtype)
 
     def wanted(self) -> Iterator[tuple[str, Wanted]]:
         """(checkpoint name, what is wanted)."""
-        yield f"{self.name}.weight", Wanted(self.shape, self._put)
+        return self.arrival.wanted()
 
     def nbytes(self) -> int:
-        return 0 if self.table is None else self.table.nbytes
+        if self._table is not None:
+            return self._table.nbytes
+        return 0 if self._packed is None else self._packed.nbytes
 
-    def _put(self, tensor: Tensor) -> None:
-        self.table = torch.empty(self.shape, dtype=self.dtype, device=self.device).copy_(tensor)
+    def _arrived(self, matrix: Matrix) -> None:
+        if isinstance(matrix, PlainMatrix):
+            self._table = matrix.w.to(self.device, copy=True)  # never multiplied: rows lie as they are read
+        else:
+            self._packed = product_of([matrix], self.device)
 
 
 class Head:
     """Vectors to logits over the vocabulary, without a bias."""
 
-    def __init__(self, name: str, vocab_size: int, size: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.name = name
-        self.shape = (vocab_size, size)
-        self.dtype = dtype
+    def __init__(self, name: str, shape: LinearShape, quant: QuantFormat, device: torch.device) -> None:
+        self.dtype = shape.dtype
         self.device = device
-        self.weight: Weight | None = None
+        self.arrival = Arrival(name, quant.linear(name, shape), shape, self._arrived)
+        self._product: Product | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """x[S, size] -> logits [S, vocab] float32."""
-        assert self.weight is not None
-        return linear(x, self.weight).float()
+        assert self._product is not None
+        return self._product(x).float()
 
     def rows(self, tokens: Tensor) -> Tensor:
         """The head's own vectors of tokens[T], for an embedding that is tied to it: [T, size]."""
-        assert self.weight is not None
-        return rows_of(self.weight, tokens)
+        assert self._product is not None
+        return self._product.rows(tokens, self.dtype)
 
     def wanted(self) -> Iterator[tuple[str, Wanted]]:
         """(checkpoint name, what is wanted)."""
-        yield f"{self.name}.weight", Wanted(self.shape, self._put)
+        return self.arrival.wanted()
 
     def nbytes(self) -> int:
-        return 0 if self.weight is None else int(self.weight.data.nbytes)
+        return 0 if self._product is None else self._product.nbytes
 
-    def _put(self, tensor: Tensor) -> None:
-        self.weight = pack(torch.empty(self.shape, dtype=self.dtype, device=self.device).copy_(tensor))
+    def _arrived(self, matrix: Matrix) -> None:
+        self._product = product_of([matrix], self.device)

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...quant.base import LinearShape, QuantFormat, TensorSpec
+from ...quant.base import FLOATS, LinearShape, QuantFormat
+from ...quant.matrix import Matrix, Product, product_of
 from ..batch import ForwardBatch
 from ..parallel import Ranks
 from ..wanted import Wanted
+from .arrival import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,9 @@ class Delta(Protocol):
 
 
 class Linear:
-    """y = method(x) + delta(x), joined over the ranks, + bias.
+    """y = product(x) + delta(x), joined over the ranks, + bias.
 
-    Owns the checkpoint's tensors while they arrive; when the last one is there the method packs them.
+    Each part is read as soon as its tensors are there; the parts are packed for the kernels when the last one is.
     """
 
     def __init__(self, spec: LinearSpec, quant: QuantFormat, ranks: Ranks) -> None:
@@ -63,16 +65,17 @@ class Linear:
         self.in_features = spec.in_features
         self.parts = tuple(_laid_out(spec.parts))
         self.out_features = sum(part.size for part in self.parts)
-        self.method = quant.linear(self.parts[0].name, self._shape(self.out_features))
         self.delta: Delta | None = None
         self.bias: Tensor | None = None
-        self.tensors: dict[str, Tensor] = {}
-        self.packed: Any = None
-        self._num_awaited = len(self.parts) * len(self.method.tensors(self._shape(self.out_features)))
+        self.product: Product | None = None
+        self.arrivals = tuple(self._arrival(part, quant) for part in self.parts)
+        self._biased = [part for part in self.parts if spec.bias or quant.has_bias(part.name)]
+        self._matrices: dict[str, Matrix] = {}  # those that wait for the others
 
     def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x[T, in_features] -> [T, out_features]."""
-        y = self.method.apply(self, x)
+        assert self.product is not None
+        y = self.product(x)
         if self.delta is not None:
             self.delta.add_(y, x, batch.rows)
         return self.join(y)
@@ -85,37 +88,31 @@ class Linear:
 
     def wanted(self) -> Iterator[tuple[str, Wanted]]:
         """(checkpoint name, what is wanted) of every tensor of every part."""
-        for part in self.parts:
-            for name, spec in self.method.tensors(self._shape(part.size)).items():
-                yield f"{part.name}.{name}", Wanted(spec.shape, partial(self._put, name, spec, part))
-            if self.spec.bias:
-                yield f"{part.name}.bias", Wanted((part.size,), partial(self._put_bias, part))
+        for part in self._biased:
+            yield f"{part.name}.bias", Wanted((part.size,), FLOATS, partial(self._put_bias, part))
+        for arrival in self.arrivals:
+            yield from arrival.wanted()
 
     def nbytes(self) -> int:
         """Bytes of weight and bias, as they are kept."""
-        return self.method.nbytes(self) + (0 if self.bias is None else self.bias.nbytes)
+        weight = 0 if self.product is None else self.product.nbytes
+        return weight + (0 if self.bias is None else self.bias.nbytes)
 
-    def _shape(self, out_features: int) -> LinearShape:
-        return LinearShape(self.spec.in_features, out_features, self.spec.dtype)
+    def _arrival(self, part: Part, quant: QuantFormat) -> Arrival:
+        shape = LinearShape(self.spec.in_features, part.size, self.spec.dtype)
+        return Arrival(part.name, quant.linear(part.name, shape), shape, partial(self._arrived, part))
 
-    def _put(self, name: str, spec: TensorSpec, part: Part, tensor: Tensor) -> None:
-        if name not in self.tensors:
-            whole = self.method.tensors(self._shape(self.out_features))[name]
-            self.tensors[name] = torch.empty(whole.shape, dtype=whole.dtype, device=self.spec.device)
-        home = self.tensors[name]
-        if spec.out_axis is not None:
-            home = home.narrow(spec.out_axis, part.start // spec.pack, spec.shape[spec.out_axis])
-        home.copy_(self.ranks.shard(tensor, spec.in_axis if self.spec.splits_inputs else spec.out_axis))
-        self._num_awaited -= 1
-        if self._num_awaited == 0:
-            self.method.prepare(self)
+    def _arrived(self, part: Part, matrix: Matrix) -> None:
+        self._matrices[part.name] = matrix
+        if len(self._matrices) == len(self.parts):
+            self.product = product_of([self._matrices.pop(each.name) for each in self.parts], self.spec.device)
 
     def _put_bias(self, part: Part, tensor: Tensor) -> None:
+        if not self.spec.bias and not tensor.any():
+            return  # AutoGPTQ writes zeros for Linears that have no bias
         if self.bias is None:
-            self.bias = torch.empty(self.out_features, dtype=self.spec.dtype, device=self.spec.device)
-        self.bias[part.start : part.start + part.size].copy_(
-            self.ranks.shard(tensor, None if self.spec.splits_inputs else 0)
-        )
+            self.bias = torch.zeros(self.out_features, dtype=self.spec.dtype, device=self.spec.device)
+        self.bias[part.start : part.start + part.size].copy_(tensor)
 
 
 def _laid_out(parts: tuple[tuple[str, int], ...]) -> Iterator[Part]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.ops.norm import add_rms_norm_, rms_norm
+from ...quant.base import FLOATS
 from ..wanted import Wanted
 
 
@@ -29,7 +30,7 @@ class RMSNorm:
 
     def wanted(self) -> Iterator[tuple[str, Wanted]]:
         """(checkpoint name, what is wanted)."""
-        yield f"{self.name}.weight", Wanted(tuple(self.weight.shape), self._put)
+        yield f"{self.name}.weight", Wanted(tuple(self.weight.shape), FLOATS, self._put)
 
     def nbytes(self) -> int:
         return self.weight.nbytes

@@ -1,4 +1,4 @@
-"""Plain weights; also the answer of every format for a Linear that it leaves alone."""
+"""Plain weights; also the answer of every format for a matrix that it leaves alone."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any
 
 from torch import Tensor
 
-from ...kernels.ops.matmul import linear, pack
-from ..base import LinearMethod, LinearShape, QuantFormat, StoredWeight, TensorSpec
+from ..base import LinearMethod, LinearShape, QuantFormat, Stored, TensorSpec
+from ..matrix import Matrix, PlainMatrix
 
 
 class PlainMethod(LinearMethod):
-    """One `weight` [out, in] in the model's dtype."""
+    """One `weight` [out, in], kept in the model's dtype."""
 
     def tensors(self, shape: LinearShape) -> dict[str, TensorSpec]:
         size = (shape.out_features, shape.in_features)
-        return {"weight": TensorSpec(size, shape.dtype, out_axis=0, in_axis=1)}
+        return {"weight": TensorSpec(size, out_axis=0, in_axis=1)}
 
-    def prepare(self, layer: StoredWeight) -> None:
-        layer.packed = pack(layer.tensors.pop("weight"))
+    def read(self, tensors: Mapping[str, Tensor], shape: LinearShape) -> Matrix:
+        return PlainMatrix(tensors["weight"].to(shape.dtype))
 
-    def apply(self, layer: StoredWeight, x: Tensor) -> Tensor:
-        return linear(x, layer.packed)
+    def describe(self) -> str:
+        return "not quantised"
 
-    def nbytes(self, layer: StoredWeight) -> int:
-        return int(layer.packed.data.nbytes)
+    def weight_bytes(self, shape: LinearShape) -> int:
+        return shape.out_features * shape.in_features * shape.dtype.itemsize
 
 
 class Plain(QuantFormat):
-    """Every Linear is plain."""
+    """Every matrix is plain."""
 
     @classmethod
-    def from_checkpoint(cls, config: Mapping[str, Any]) -> Plain:
+    def from_checkpoint(cls, config: Mapping[str, Any], stored: Mapping[str, Stored]) -> Plain:
         return cls()
 
     def linear(self, name: str, shape: LinearShape) -> LinearMethod:
-        return PlainMethod()
+        return PlainMethod(name)
 
 
 EXPORT = Plain

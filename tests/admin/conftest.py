@@ -10,7 +10,7 @@ import pytest
 from builders.adapters import load_base, make_adapter
 from builders.models import make_model
 from builders.postgres import Postgres, running_postgres
-from builders.registry import Place, SharedEngine
+from builders.registry import CONTEXT, Place, SharedEngine
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny base."""
-    return make_model(tmp_path_factory.mktemp("base"), num_hidden_layers=2)
+    return make_model(tmp_path_factory.mktemp("base"), num_hidden_layers=2, max_position_embeddings=CONTEXT)
 
 
 @pytest.fixture(scope="session")

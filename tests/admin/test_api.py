@@ -45,15 +45,17 @@ def tarred(folder: Path) -> bytes:
 async def test_an_upload_tells_all_about_the_adapter(place: Place, folders: list[Path]) -> None:
     async with place.running() as registry:
         response = await registry.upload("org/pirate", folders[1], description="Talks like a pirate")
-        assert response.status_code == 201
-        view = response.json()
+        assert response.status_code == 202
+        answer = response.json()
+        assert (answer["revision"], answer["state"], answer["name"]) == (1, "ready", "org/pirate")
+        view = answer["adapter"]
         revision = view["revisions"][0]
         assert (view["name"], view["description"], view["active"]) == ("org/pirate", "Talks like a pirate", True)
         assert (view["revision"], view["digest"], view["fault"]) == (1, revision["digest"], None)
         assert (revision["rank"], revision["target_modules"]) == (5, ["q_proj", "v_proj"])
         assert revision["config"]["peft_type"] == "LORA"
         assert (await registry.http.get(f"{ADAPTERS}/org/pirate")).json() == view
-        assert (await registry.http.get(ADAPTERS)).json() == {"object": "list", "data": [view]}
+        assert (await registry.http.get(ADAPTERS)).json() == {"object": "list", "data": [view], "next_cursor": None}
 
 
 @alive
@@ -169,7 +171,7 @@ async def test_an_archive_that_unpacks_to_too_much_is_too_large(sqlite_place: Pl
         for filename, packed in (("a.tar.gz", tarred(bomb)), ("a.zip", zipped(bomb))):
             answer = await registry.http.post(ADAPTERS, data={"name": "a"}, files={"file": (filename, packed)})
             error_of(answer, 413)
-        assert registry.store.sweep() == 0
+        assert sqlite_place.num_staged == 0
 
 
 async def _odd_uploads(registry: Registry, folder: Path) -> AsyncIterator[tuple[httpx.Response, str | None]]:
@@ -185,7 +187,7 @@ async def _odd_uploads(registry: Registry, folder: Path) -> AsyncIterator[tuple[
     yield await post(ADAPTERS, data={"name": "a"}, files=[*both, ("files", ("a.zip", b"PK"))]), "files"
     yield await post(ADAPTERS, data={"name": "a"}, files={"file": ("a.zip", b"PK")}), "files"
     yield await post(ADAPTERS, data={"name": "a"}), None
-    yield await post(ADAPTERS, json={"name": "a"}), None
+    yield await post(ADAPTERS, json={"name": "a"}), "source"
     yield await post(ADAPTERS, content=b"x", headers={"Content-Type": "multipart/form-data"}), None
     yield await post(ADAPTERS, data={"name": "a"}, files=both[:1]), None
     yield await post(ADAPTERS, data={"name": "a"}, files=[("files", ("adapter_model.bin", b"\x80\x02."))]), None
@@ -197,7 +199,7 @@ async def test_an_odd_upload_is_refused_in_words_and_leaves_nothing(sqlite_place
         async for response, field in _odd_uploads(registry, folders[0]):
             assert error_of(response, 400)["param"] == field
         assert (await registry.http.get(ADAPTERS)).json()["data"] == []
-        assert registry.store.sweep() == 0
+        assert sqlite_place.num_staged == 0
 
 
 @alive

@@ -7,13 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from aril.admin_api.chain import verify
 from aril.admin_api.db import Database
-from aril.admin_api.migrate import upgrade
-from aril.admin_api.tables import Base
+from aril.admin_api.migrate import _config, newest, upgrade
+from aril.admin_api.tables import Adapter, AuditLine, Base
 from aril.core.errors import InvalidRequest, Unavailable, Unsupported
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.orm import Session
 
 UPGRADE = """
 import sys
@@ -56,7 +59,7 @@ def test_processes_that_start_at_once_migrate_once(database_url: str) -> None:
     for start in starts:
         assert start.wait() == 0, start.stderr and start.stderr.read()
         assert start.stdout is not None
-        assert start.stdout.read().strip() == "0001"
+        assert start.stdout.read().strip() == newest()
         start.stdout.close()
         assert start.stderr is not None
         start.stderr.close()
@@ -104,3 +107,51 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
     database = Database(f"postgresql://postgres@/none?host={tmp_path}")
     with pytest.raises(Unavailable, match="does not answer"):
         upgrade(database)
+
+
+def test_data_of_the_first_schema_is_kept_up_down_and_up_again(database_url: str) -> None:
+    database = Database(database_url)
+    with database.engine.begin() as connection:
+        connection.execute(text("SELECT 1"))
+        _to(connection, "0001")
+        for statement in FIRST_DATA:
+            connection.execute(text(statement))
+    found = []
+    for _ in range(2):
+        upgrade(database)
+        found.append(database.transact(_registry))
+        assert verify(database).reason is None
+        with database.engine.begin() as connection:
+            _to(connection, "0001")
+            states = connection.execute(text("SELECT state FROM revisions ORDER BY id")).scalars().all()
+            assert states == ["retired", "active", "stored"]
+    assert found[0] == found[1] == ({"a": 2, "b": None}, ["retired", "ready", "ready"], 2)
+    upgrade(database)
+    database.transact(lambda session: session.add(Adapter(name="new", tenant_id=1)))  # ids go on after the old ones
+    database.close()
+
+
+FIRST_DATA = (
+    "INSERT INTO adapters (id, name, description, created) VALUES (1, 'a', 'first', 5), (2, 'b', '', 6)",
+    *(
+        "INSERT INTO revisions (id, adapter_id, number, digest, size, rank, target_modules, notes, config, state,"
+        f" created) VALUES ({at}, {owner}, {number}, 'd{at}', 1, 4, '[\"q_proj\"]', '[]', '{{}}', '{state}', 7)"
+        for at, owner, number, state in ((1, 1, 1, "retired"), (2, 1, 2, "active"), (3, 2, 1, "stored"))
+    ),
+    "INSERT INTO audit (id, at, actor, action, adapter, revision, digest)"
+    " VALUES (1, 5, 'admin', 'upload', 'a', 1, 'd1'), (2, 6, 'é', 'delete', 'a', NULL, NULL)",
+)
+
+
+def _registry(session: Session) -> object:
+    """What each name resolves to, the states, and the audit's length."""
+    adapters = session.scalars(select(Adapter).order_by(Adapter.id)).all()
+    resolved = {adapter.name: adapter.active and adapter.active.number for adapter in adapters}
+    states = [str(revision.state) for adapter in adapters for revision in adapter.revisions]
+    return resolved, states, len(session.scalars(select(AuditLine)).all())
+
+
+def _to(connection: Connection, revision: str) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    (command.downgrade if inspect(connection).has_table("tenants") else command.upgrade)(config, revision)

@@ -13,6 +13,7 @@ from aril.engine.engine import Engine
 from aril.engine.params import SamplingParams
 from aril.engine.request import Chunk, Request, TokenLogprobs
 from aril.lora.adapter import AdapterRef
+from torch import Tensor
 
 
 def make_config(model: Path, **flags: object) -> EngineConfig:
@@ -49,6 +50,7 @@ class Told:
     text: str = ""
     logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logits: list[Tensor] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: Exception | None = None
@@ -61,6 +63,7 @@ class Told:
         self.text += chunk.text
         self.logprobs += chunk.logprobs or []
         self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
+        self.prompt_logits = self.prompt_logits or chunk.prompt_logits
         self.finish_reason, self.stop_reason, self.error = chunk.finish_reason, chunk.stop_reason, chunk.error
         self.num_cached = chunk.num_cached
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from .blocks import random_blocks
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -33,22 +37,26 @@ NAMES = {
 }
 
 
-def make_gguf(path: Path, folder: Path, kind: str = "Q8_0", **metadata: Any) -> Path:
+def make_gguf(
+    path: Path, folder: Path, kind: str = "Q8_0", kinds: Mapping[str, str] | None = None, **metadata: Any
+) -> Path:
     """Write the model in `folder` to `path`, matrices as `kind`; `metadata` adds keys behind the architecture's name.
 
-    A double underscore in a key stands for a dot: rope__scaling__type="linear".
+    `kinds` are exceptions, by the last part of a module's name (v_proj). A type that llama.cpp's Python library cannot
+    write gets random blocks. A double underscore in a key stands for a dot: rope__scaling__type="linear".
     """
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, _architecture(config))
     _write_config(writer, config)
+    _write_tokenizer(writer, folder)
     for key, value in metadata.items():
         name = f"{_architecture(config)}.{key.replace('__', '.')}"
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(name, value)
     for name, tensor in load_file(folder / "model.safetensors").items():
         values = _as_llama_cpp_keeps_it(name, tensor, config)
-        stored = gguf.GGMLQuantizationType.F32 if tensor.ndim == 1 else gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(_name(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
+        chosen = "F32" if tensor.ndim == 1 else (kinds or {}).get(name.split(".")[-2], kind)
+        writer.add_tensor(_name(name), _packed(values, chosen, name), raw_dtype=gguf.GGMLQuantizationType[chosen])
     if config["rope_parameters"]["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(folder))
     writer.write_header_to_file()
@@ -56,6 +64,15 @@ def make_gguf(path: Path, folder: Path, kind: str = "Q8_0", **metadata: Any) -> 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _packed(values: NDArray[np.float32], kind: str, name: str) -> NDArray[Any]:
+    stored = gguf.GGMLQuantizationType[kind]
+    try:
+        found: NDArray[Any] = gguf.quants.quantize(values, stored)
+    except NotImplementedError:
+        return random_blocks(kind, *values.shape, seed=zlib.crc32(name.encode()))
+    return found
 
 
 def _llama3_divisors(folder: Path) -> NDArray[np.float32]:
@@ -86,6 +103,21 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_rope_dimension_count(config["head_dim"])
+
+
+def _write_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
+    if not (folder / "tokenizer.json").exists():
+        return
+    backend = json.loads((folder / "tokenizer.json").read_text())
+    special = {token["content"] for token in backend["added_tokens"]}
+    vocab = backend["model"]["vocab"] | {token["content"]: token["id"] for token in backend["added_tokens"]}
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token in special else normal for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in backend["model"]["merges"]])
 
 
 def _name(name: str) -> str:

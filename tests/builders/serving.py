@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 import uvicorn
 from aril.admin_api.catalog import AdapterCatalog
+from aril.admin_api.listing import Listed, Route
+from aril.admin_api.tables import DEFAULT_ALIAS
+from aril.core.callers import DEFAULT_TENANT
 from aril.engine.aio import AsyncEngine
+from aril.lora.adapter import AdapterRef
 from fastapi import FastAPI
 
 
@@ -23,11 +27,20 @@ class Served:
     catalog: AdapterCatalog
 
 
+def listed_alone(ref: AdapterRef) -> Listed:
+    """An adapter of one revision, which its bare name means."""
+    routes = {DEFAULT_ALIAS: Route({ref.revision: 100})}
+    return Listed(
+        tenant=DEFAULT_TENANT, name=ref.name, revisions={ref.revision: ref}, created={ref.revision: 1}, routes=routes
+    )
+
+
 @contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """`app` behind uvicorn on a free port, as long as the context lasts."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # who comes before the server waits for it
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -19,7 +19,10 @@ from aril.commands._examples import examples
 from aril.commands._process import READY, Server
 from builders.commands import SMALL, Files
 
-COMMANDS = {"adapters", "bench", "chat", "db", "demo", "generate", "serve", "version"}
+COMMANDS = {
+    "adapters", "audit", "bench", "chat", "db", "demo", "generate", "inspect", "keys", "quantize", "serve", "tenants",
+    "usage", "version",
+}  # fmt: skip
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +54,14 @@ def test_the_folder_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) 
     [
         (["serve", "/nowhere"], 1, "no file or folder '/nowhere'"),
         (["serve", "x", "--dtype", "int3"], 2, "--dtype int3"),
+        (["serve", "x", "--quantization", ""], 2, "--quantization '': it names nothing"),
         (["serve", "x", "--kv-cache-memory", "lots"], 2, "--kv-cache-memory lots"),
+        (["serve", "x", "--lora-modules", "a=/nowhere"], 2, "--lora-modules: a: no folder '/nowhere'"),
+        (["serve", "x", "--lora-modules", "a=/tmp", "a=/"], 2, "--lora-modules: a: given twice"),
+        (["serve", "x", "--lora-modules", "a"], 2, "neither name=path nor JSON"),
+        (["serve", "x", "--lora-modules", '{"name": "a"}'], 2, "no object with name, path"),
+        (["serve", "x", "--lora-modules", '{"name": "a", "path": 1}'], 2, "every value is a string"),
+        (["serve", "x", "--metrics-adapters", "-1"], 2, "--metrics-adapters -1"),
         (["serve", "x", "--port", "99999"], 2, "port 99999"),
         (["serve", "x", "--port", "0", "--state-dir", "/dev/null"], 2, "--state-dir /dev/null"),
         (["generate", "x", "--prompt", "a", "--adapter", "/nowhere"], 2, "no folder /nowhere"),
@@ -112,7 +122,7 @@ def test_the_life_of_an_adapter(server: Server, files: Files, capsys: pytest.Cap
         assert main(["adapters", *words, *where]) == 0
         return capsys.readouterr().out
 
-    assert "mine: active, revision 1" in said("upload", "mine", str(files.adapter), "--description", "about it")
+    assert "mine@1: ready" in said("upload", "mine", str(files.adapter), "--description", "about it")
     assert "about it" in said("list")
     assert "mine: not active" in said("deactivate", "mine")
     assert "mine: active" in said("activate", "mine", "--revision", "1")
@@ -128,7 +138,7 @@ def test_what_the_server_refuses_is_told_in_its_words(
     assert main([*words, "--admin-key", server.admin_key]) == 1
     assert "bad name" in capsys.readouterr().err
     assert main([*words, "--admin-key", "wrong"]) == 1
-    assert "incorrect admin key" in capsys.readouterr().err
+    assert "incorrect API key" in capsys.readouterr().err
 
 
 def test_a_talk_changes_adapters_and_survives_mistakes(

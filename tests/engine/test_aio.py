@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from aril.core.errors import EngineDead, InvalidAdapter, InvalidRequest, NotFound
+from aril.core.errors import EngineDead, InvalidAdapter, InvalidRequest, NotFound, Unavailable
 from aril.engine.aio import AsyncEngine
 from aril.engine.engine import Engine
 from aril.engine.mailbox import Mailbox
@@ -17,6 +17,7 @@ from aril.lora.adapter import AdapterRef
 from aril.lora.store import content_digest
 from builders.adapters import make_adapter
 from builders.engines import Told, ask, greedy, make_config, make_engine, run
+from builders.hostile_grammars import HOSTILE
 from builders.models import make_model
 
 PROMPT = [5, 6, 7, 8]
@@ -190,17 +191,18 @@ def test_a_pinned_adapter_takes_its_slot_before_the_first_request(folder, pirate
     assert asyncio.run(pin()) == 1
 
 
-def test_an_adapter_that_does_not_fit_is_refused_at_loading(folder, tmp_path):
+def test_an_adapter_that_does_not_fit_fails_its_own_requests(folder, tmp_path):
     other = make_model(tmp_path / "other", hidden_size=96)
     home = make_adapter(tmp_path / "adapter", other)
     ref = AdapterRef("stranger", 1, content_digest(home))
 
-    async def load() -> None:
+    async def ask() -> Chunk:
         async with served(folder, {ref: home}) as engine:
             await engine.load_adapter(ref)
+            params = SamplingParams(max_tokens=4)
+            return [chunk async for chunk in engine.generate("r", [3, 4], params, adapter=ref)][-1]
 
-    with pytest.raises(InvalidAdapter):
-        asyncio.run(load())
+    assert isinstance(asyncio.run(ask()).error, InvalidAdapter)
 
 
 def test_closing_ends_what_runs_and_refuses_what_comes(folder):
@@ -220,3 +222,49 @@ def test_closing_ends_what_runs_and_refuses_what_comes(folder):
         return seen
 
     assert asyncio.run(close()) == [EngineDead, EngineDead]
+
+
+def held(**outputs: object) -> SamplingParams:
+    return SamplingParams(seed=0, max_tokens=20, structured_outputs=outputs)  # type: ignore[arg-type]
+
+
+SLOW = HOSTILE["40 patterns at once"]  # takes all the time that it gets
+
+
+def test_tokens_flow_while_a_constraint_is_compiled(folder: Path) -> None:
+    async def go() -> None:
+        async with served(folder) as engine:
+            await read(engine, "warm", held(choice=["a"]))
+            slow = asyncio.create_task(read(engine, "slow", held(**SLOW)))
+            told = await read(engine, "free", greedy(64))
+            assert (len(told.token_ids), slow.done()) == (64, False)
+            with pytest.raises(InvalidRequest, match="takes too long"):
+                await slow
+
+    asyncio.run(go())
+
+
+def test_who_leaves_while_a_constraint_is_compiled_harms_nobody(folder: Path) -> None:
+    async def go() -> None:
+        async with served(folder) as engine:
+            await read(engine, "warm", held(choice=["a"]))
+            leaving, staying = (asyncio.create_task(read(engine, name, held(**SLOW))) for name in ("leaves", "stays"))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            with pytest.raises(InvalidRequest, match="takes too long"):
+                await staying
+            assert (await read(engine, "next", held(choice=["b"]))).text == "b"
+
+    asyncio.run(go())
+
+
+def test_an_engine_may_be_closed_while_a_constraint_is_compiled(folder: Path) -> None:
+    async def go() -> None:
+        async with served(folder) as engine:
+            await read(engine, "warm", held(choice=["a"]))
+            slow = asyncio.create_task(read(engine, "slow", held(**SLOW)))
+            await asyncio.sleep(0)
+        with pytest.raises((InvalidRequest, EngineDead, Unavailable)):
+            await slow
+
+    asyncio.run(go())

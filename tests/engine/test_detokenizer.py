@@ -59,8 +59,9 @@ def stream(
 @given(st.lists(st.integers(0, 511)), st.booleans())
 def test_byte_level_pieces_join_to_the_decoded_whole(ids, skip):
     tokenizer, pieces = ALL["byte-level"]
-    parts, _ = stream(pieces, ids, skip_special_tokens=skip)
-    assert "".join(parts) == tokenizer.decode(ids, skip_special_tokens=skip)
+    full_stop = tokenizer.encode(".").ids  # so that no character is cut short
+    parts, _ = stream(pieces, ids + full_stop, skip_special_tokens=skip)
+    assert "".join(parts) == tokenizer.decode(ids + full_stop, skip_special_tokens=skip)
 
 
 @given(st.text(), st.lists(st.sampled_from(["<s>", "</s>", "\u2581", "\u2581the", "seed", "a"])), st.booleans())
@@ -89,6 +90,13 @@ def test_no_piece_holds_half_a_character():
     parts, _ = stream(pieces, tokenizer.encode("\U0001f30d\U0001f642\u4e16\u754c").ids)
     assert "".join(parts) == "\U0001f30d\U0001f642\u4e16\u754c"
     assert not any("\ufffd" in part for part in parts)
+
+
+def test_a_character_that_the_end_cuts_short_is_left_out():
+    tokenizer, pieces = ALL["byte-level"]
+    ids = tokenizer.encode("\U0001f44b\U0001f3fd").ids
+    texts = ["".join(stream(pieces, ids[:cut])[0]) for cut in range(len(ids) + 1)]
+    assert set(texts) == {"", "\U0001f44b", "\U0001f44b\U0001f3fd"}
 
 
 def test_a_character_that_the_prompt_left_unfinished_is_completed():

@@ -98,9 +98,14 @@ def test_greedy_choices_are_all_alike(engine, prompts, expected):
     assert [one.token_ids for one in drain(engine).values()] == [expected[2]] * 3
 
 
+def are_alike(text: str, decoded: str) -> bool:
+    """Whether nothing is missing but a last character that its tokens began and did not finish."""
+    return decoded in (text, text + "\ufffd")
+
+
 def test_text_is_the_decoded_tokens(engine, prompts):
     told = run(engine, ask(prompts, greedy(40)))
-    assert [one.text for one in told] == [engine.text.decode(one.token_ids) for one in told]
+    assert all(are_alike(one.text, engine.text.decode(one.token_ids)) for one in told)
 
 
 def test_a_stop_string_ends_the_text_before_it(engine, prompts):
@@ -116,7 +121,7 @@ def test_a_stop_token_ends_the_text_and_is_not_part_of_it(engine, prompts, expec
     first = expected[3].index(stop)
     told = run(engine, ask(prompts[3:4], greedy(24, stop_token_ids=(stop,))))[0]
     assert (told.token_ids, told.stop_reason) == (expected[3][: first + 1], stop)
-    assert told.text == engine.text.decode(expected[3][:first])
+    assert are_alike(told.text, engine.text.decode(expected[3][:first]))
 
 
 def test_logprobs_are_those_of_the_networks_own_distribution(engine, folder, prompts):

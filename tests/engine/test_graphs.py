@@ -1,12 +1,13 @@
-"""Padded steps give the rows the numbers of plain ones; where there is a GPU, so do captured ones."""
+"""Padded steps give the rows the numbers of plain ones, and so do recorded ones."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from aril.core.errors import Unsupported
 from aril.core.platform import detect
 from aril.engine.engine import Engine
-from aril.engine.graphs import num_spare_blocks, sizes_up_to, spare_rows
+from aril.engine.graphs import Graphed, Recording, num_spare_blocks, sizes_up_to, spare_rows
 from aril.engine.inputs import Packer, RowState
 from aril.engine.kv.tensors import allocate
 from aril.engine.params import SamplingParams
@@ -61,10 +62,13 @@ def test_every_number_of_rows_has_a_size_with_few_rows_to_spare(most):
     assert all(min(size for size in sizes if size >= rows) - rows < 8 for rows in range(1, most + 1))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_steps_give_the_tokens_of_eager_ones(folder):
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_recorded_steps_give_the_tokens_of_eager_ones(folder, device):
     def tokens(**flags: object) -> list[list[int]]:
-        engine = Engine(make_config(folder, device="cuda", **flags))
+        engine = Engine(make_config(folder, device=device, **flags))
         prompts = [[5 + at, 6, 7] for at in range(5)]
         return [told.token_ids for told in run(engine, requests(prompts))]
 
@@ -72,3 +76,22 @@ def test_captured_steps_give_the_tokens_of_eager_ones(folder):
         return ask(prompts, [greedy(8 + at) for at in range(len(prompts))])
 
     assert tokens() == tokens(enforce_eager=True)
+
+
+def test_steps_that_cannot_be_recorded_are_run_kernel_by_kernel(folder):
+    class Refusing:
+        """A recorder of a machine without native kernels."""
+
+        def sizes(self, max_rows: int) -> list[int]:
+            return [max_rows]
+
+        def record(self, run: object) -> Recording:
+            raise Unsupported("nothing is recorded here")
+
+    eager = make_pass(folder, 6 + num_spare_blocks(BLOCK_SIZE))
+    spare = range(6, 6 + num_spare_blocks(BLOCK_SIZE))
+    graphed = Graphed(eager, Refusing(), max_rows=4, max_model_len=24, spare_blocks=spare, block_size=BLOCK_SIZE)
+    state = RowState(NewRow("a", [7, 8, 9], 3, SamplingParams(), 0, 0, (0,)))
+    eager.logits([(Row("a", 0, 2), state)])
+    rows = [(Row("a", 2, 1, samples=True), state)]
+    assert torch.equal(graphed.logits(rows)[0], eager.logits(rows)[0])

@@ -1,5 +1,6 @@
 """The offline API: answers in order, adapters mixed in one batch and equal to PEFT's."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,15 @@ def test_an_adapter_of_another_base_is_refused_at_the_start(folder, tmp_path):
     other = make_model(tmp_path / "other", hidden_size=96)
     with pytest.raises(InvalidAdapter):
         LLM(str(folder), adapters={"stranger": make_adapter(tmp_path / "adapter", other)}, **SMALL)
+
+
+def test_an_answer_is_held_to_a_constraint(llm):
+    params = [SamplingParams(seed=at, structured_outputs={"regex": "[0-9]{2}(x|y)"}) for at in range(4)]
+    found = llm.generate(TEXTS[:4], params, adapter=[None, "small", "wide", "mlp"])
+    assert all(re.fullmatch("[0-9]{2}(x|y)", output.outputs[0].text) for output in found)
+
+
+def test_a_wrong_constraint_is_refused_before_anything_runs(llm):
+    with pytest.raises(InvalidRequest, match="structured_outputs"):
+        llm.generate("x", SamplingParams(structured_outputs={"regex": "("}))
+    assert llm.generate("x", greedy(2))[0].outputs[0].finish_reason == "length"

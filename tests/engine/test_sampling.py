@@ -68,7 +68,7 @@ def test_draws_follow_the_truncated_distribution(fields):
     params = SamplingParams(**fields)
     count = 4000
     uniforms = [(at + 0.5) / count for at in range(count)]
-    tokens = draw(values.expand(count, -1), [params] * count, uniforms)
+    tokens = draw(values, [0] * count, [params] * count, uniforms)
     expected = truncated(values[0].double(), params)
     assert torch.allclose(torch.bincount(tokens, minlength=12) / count, expected.float(), atol=2 / count * 12)
 
@@ -90,7 +90,7 @@ def test_a_wide_nucleus_is_sorted_whole(fields):
     values = logits(3, vocab=3000) / 10  # so flat that the 256 most likely tokens are not enough
     params = SamplingParams(**fields)
     uniforms = [0.0, 0.5, 1 - 2**-53]
-    tokens = draw(values, [params] * 3, uniforms)
+    tokens = draw(values, range(3), [params] * 3, uniforms)
     for at, uniform in enumerate(uniforms):
         expected = truncated(values[at].double(), params)
         order = expected.sort(descending=True)

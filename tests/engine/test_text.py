@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 from aril.core.errors import InvalidRequest, Unsupported
-from aril.engine.text import Text
+from aril.engine.text import Text, chosen, facts_of
 from aril.models.source import Source, locate
 from builders.models import make_model, make_tokenizer
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -15,6 +17,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return locate(str(make_model(tmp_path_factory.mktemp("model"))))
+
+
+def of(tokenizer: PreTrainedTokenizerFast) -> Text:
+    facts = facts_of(tokenizer)
+    return Text(Tokenizer.from_str(facts["tokenizer"]), facts)
 
 
 def test_text_survives_the_way_to_tokens_and_back(source):
@@ -32,7 +39,7 @@ def test_the_bytes_of_the_tokens_are_those_of_the_text(source):
 def test_a_limit_in_the_tokenizer_file_cuts_no_prompt(tmp_path):
     tokenizer = make_tokenizer(vocab_size=512)
     tokenizer.backend_tokenizer.enable_truncation(4)
-    assert len(Text(tokenizer).encode("x " * 50)) > 4
+    assert len(of(tokenizer).encode("x " * 50)) > 4
 
 
 def test_the_models_own_template_renders_a_conversation(source):
@@ -62,7 +69,7 @@ def test_a_base_without_a_template_says_what_to_do():
     tokenizer = make_tokenizer(vocab_size=512)
     tokenizer.chat_template = None
     with pytest.raises(InvalidRequest, match="--chat-template") as caught:
-        Text(tokenizer).render(HELLO)
+        of(tokenizer).render(HELLO)
     assert caught.value.code == "no_chat_template"
 
 
@@ -83,3 +90,20 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(Unsupported, match="no tokenizer"):
         Text.load(Source(Path(tmp_path), "folder", "bare"))
+
+
+def test_of_several_templates_tools_have_their_own():
+    named = {"default": "d", "tool_use": "t", "rag": "r"}
+    assert [chosen(named, None, with_tools=tools) for tools in (False, True)] == ["d", "t"]
+    assert [chosen(named, asked, with_tools=False) for asked in ("rag", "{{ x }}")] == ["r", "{{ x }}"]
+
+
+def test_a_caller_keeps_its_messages_as_they_were(source):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy", "name": None}]
+    Text.load(source).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy", "name": None}]
+
+
+def test_an_empty_conversation_is_refused(source):
+    with pytest.raises(InvalidRequest, match="empty"):
+        Text.load(source).render([])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from aril.lora.adapter import AdapterRef
 from aril.lora.delta import Delta
+from aril.lora.fingerprint import Fingerprint
 from aril.lora.manager import LoraManager
 from aril.lora.store import content_digest
 from aril.lora.validate import TargetSpec
@@ -68,7 +69,7 @@ def linears(loaded: Any) -> dict[str, AdaptedLinear]:
 @pytest.fixture
 def targets(linears: dict[str, AdaptedLinear]) -> TargetSpec:
     """What an adapter may stand on here."""
-    return TargetSpec.of("tiny", linears, torch.float32)
+    return TargetSpec.of(Fingerprint("tiny"), linears, torch.float32)
 
 
 class Shelf:

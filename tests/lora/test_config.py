@@ -84,6 +84,9 @@ OUT_OF_BOUNDS: list[dict[str, Any]] = [
     {"rank_pattern": {"(?i)q_proj": 4}},
     {"target_modules": "(" * 5000 + ")" * 5000},
     {"target_modules": "q_proj|" * 20_000},
+    {"target_modules": "(?:(?:a{900}){900}){900}"},
+    {"target_modules": "(?x)#)\n(?:a{30000}#(\n){30000}"},
+    {"exclude_modules": "a{100000000}"},
 ]
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
@@ -159,13 +162,6 @@ def test_what_changes_the_numbers_changes_the_canonical_form(change: dict[str, A
     assert parsed({**PLAIN, **change}).canonical() != parsed(PLAIN).canonical()
 
 
-def test_real_configs_are_judged_as_people_judged_them(shared_data: Path) -> None:
-    folder = shared_data / "adapter_configs"
-    judged = {entry["file"]: entry["judgement"] for entry in json.loads((folder / "index.json").read_text())}
-    ours = {file: "reject" if _problems(folder / file) else "serve" for file in judged}
-    assert ours == {file: judgement.split()[0].rstrip(":") for file, judgement in judged.items()}
-
-
 def parsed(document: dict[str, Any]) -> AdapterConfig:
     """A config without problems."""
     problems: list[str] = []
@@ -173,9 +169,3 @@ def parsed(document: dict[str, Any]) -> AdapterConfig:
     assert config is not None
     assert problems == []
     return config
-
-
-def _problems(path: Path) -> list[str]:
-    problems: list[str] = []
-    AdapterConfig.from_json(path.read_bytes(), problems)
-    return problems

@@ -8,10 +8,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from aril.core.errors import InvalidAdapter, NotFound, TooLarge
+from aril.core.errors import Conflict, InvalidAdapter, NotFound, TooLarge
 from aril.lora.store import AdapterStore, content_digest
 
 CONFIG = json.dumps({"peft_type": "LORA", "r": 8, "target_modules": ["q_proj", "v_proj"]}).encode()
@@ -47,7 +50,7 @@ def test_what_is_committed_is_found_by_its_digest(store: AdapterStore) -> None:
     assert store.digests() == [digest] == [content_digest(store.path(digest))]
 
 
-def test_the_same_content_is_kept_once(store: AdapterStore) -> None:
+def test_the_same_content_is_kept_once(store: AdapterStore, tmp_path: Path) -> None:
     other_spelling = json.dumps(
         {"target_modules": ["v_proj", "q_proj"], "r": 8, "peft_type": "LORA", "peft_version": "1"}
     )
@@ -55,7 +58,7 @@ def test_the_same_content_is_kept_once(store: AdapterStore) -> None:
     second = store.commit(store.stage(upload(config=other_spelling.encode()), 1000))
     assert first == second
     assert store.digests() == [first]
-    assert store.sweep() == 0
+    assert staged_in(tmp_path) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,13 +74,13 @@ def test_streams_and_paths_are_read_alike(store: AdapterStore, tmp_path: Path) -
     assert store.commit(store.stage(mixed, 1000)) == store.commit(store.stage(upload(), 1000))
 
 
-def test_an_upload_over_the_limit_leaves_nothing(store: AdapterStore) -> None:
+def test_an_upload_over_the_limit_leaves_nothing(store: AdapterStore, tmp_path: Path) -> None:
     with pytest.raises(TooLarge, match="limit of 100 bytes"):
         store.stage(upload(b"x" * 101), 100)
-    assert store.sweep() == 0
+    assert staged_in(tmp_path) == 0
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/b", "a\\b", "..", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../evil", "a/b", "a\\b", "..", "", "a\0b", "a\nb", "a\x7fb"])
 def test_a_file_name_that_is_a_path_is_refused(name: str, store: AdapterStore) -> None:
     with pytest.raises(InvalidAdapter, match="not a plain name"):
         store.stage({**upload(), name: b""}, 1000)
@@ -104,12 +107,107 @@ def test_a_digest_that_is_not_there_is_not_found(digest: str, store: AdapterStor
         store.path(digest)
 
 
-def test_a_dropped_revision_is_gone_and_may_be_dropped_again(store: AdapterStore) -> None:
+def test_a_dropped_revision_is_gone_and_may_be_dropped_again(store: AdapterStore, tmp_path: Path) -> None:
     digest = store.commit(store.stage(upload(), 1000))
-    store.drop(digest)
-    store.drop(digest)
+    assert store.drop(digest)
+    assert not store.drop(digest)
     assert store.digests() == []
-    assert store.sweep() == 0
+    assert staged_in(tmp_path) == 0
+    with pytest.raises(NotFound, match=digest):
+        store.path(digest)
+
+
+def test_what_is_needed_by_the_time_of_the_drop_stays(store: AdapterStore) -> None:
+    digest = store.commit(store.stage(upload(b"abc"), 1000))
+    answers = iter([False, True])  # it became needed when the drop had begun
+    assert not store.drop(digest, needed=lambda: next(answers))
+    assert (store.path(digest) / "adapter_model.safetensors").read_bytes() == b"abc"
+
+
+def test_a_commit_during_a_drop_of_the_same_bytes_keeps_them(store: AdapterStore) -> None:
+    digest = store.commit(store.stage(upload(), 1000))
+    asked = 0
+
+    def needed() -> bool:  # asked a second time when the bytes are out of sight
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            store.commit(store.stage(upload(), 1000))
+        return False
+
+    store.drop(digest, needed=needed)
+    assert store.digests() == [digest] == [content_digest(store.path(digest))]
+
+
+def test_a_drop_that_cannot_ask_changes_nothing(store: AdapterStore) -> None:
+    digest = store.commit(store.stage(upload(), 1000))
+    answers: Iterator[bool] = iter([False])
+    with pytest.raises(StopIteration):
+        store.drop(digest, needed=lambda: next(answers))
+    assert store.digests() == [digest]
+
+
+def test_what_another_living_process_works_on_is_not_swept(store: AdapterStore, tmp_path: Path) -> None:
+    with other_process(tmp_path, "store.stage(files, 1 << 20); print('ready', flush=True); input()"):
+        assert store.sweep() == 0
+        assert staged_in(tmp_path) == 1
+    assert store.sweep() == 1
+    assert staged_in(tmp_path) == 0
+
+
+def test_a_process_that_dies_in_the_middle_of_a_drop_has_dropped_nothing(store: AdapterStore, tmp_path: Path) -> None:
+    digest = store.commit(store.stage(upload(), 1000))
+    asks = "def ask():\n    print('ready', flush=True)\n    return bool(len(input()))\n"
+    program = f"{asks}answers = iter([lambda: False, ask])\nstore.drop('{digest}', needed=lambda: next(answers)())"
+    with other_process(tmp_path, program):
+        assert store.digests() == []
+    assert store.sweep() == 1
+    assert store.digests() == [digest] == [content_digest(store.path(digest))]
+
+
+def test_commits_and_drops_of_the_same_bytes_at_once_never_mix(store: AdapterStore, tmp_path: Path) -> None:
+    stopping = threading.Event()
+
+    def drop(other: AdapterStore) -> None:
+        while not stopping.is_set():
+            other.drop(digest)
+
+    digest = store.commit(store.stage(upload(), 1000))
+    droppers = [threading.Thread(target=drop, args=(AdapterStore(tmp_path),)) for _ in range(2)]
+    for dropper in droppers:
+        dropper.start()
+    for _ in range(200):
+        assert store.commit(store.stage(upload(), 1000)) == digest
+        assert set(store.digests()) <= {digest}
+    stopping.set()
+    for dropper in droppers:
+        dropper.join()
+    assert store.commit(store.stage(upload(), 1000)) == content_digest(store.path(digest))
+    assert staged_in(tmp_path) == 0
+
+
+def staged_in(root: Path) -> int:
+    """How many things are under way or were left half done."""
+    return sum(1 for path in (root / "staging").glob("*/*") if path.name != "graves" or any(path.iterdir()))
+
+
+@contextmanager
+def other_process(root: Path, program: str) -> Iterator[None]:
+    """A process with a `store` and the `files` of an adapter, from when it is ready until it is killed."""
+    start = (
+        "import sys; from pathlib import Path; from aril.lora.store import AdapterStore\n"
+        "store = AdapterStore(Path(sys.argv[1]))\n"
+        f"files = {{'adapter_config.json': {CONFIG!r}, 'adapter_model.safetensors': b'weights'}}\n"
+    )
+    command = [sys.executable, "-c", start + program, str(root)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_kill_at_any_moment_loses_and_leaves_nothing(tmp_path: Path) -> None:
@@ -120,7 +218,7 @@ def test_a_kill_at_any_moment_loses_and_leaves_nothing(tmp_path: Path) -> None:
         there = set(store.digests())
         assert kept - dropping <= there
         assert {content_digest(store.path(digest)) for digest in there} == there
-        assert store.sweep() == 0
+        assert staged_in(tmp_path) == 0
         for digest in there:
             store.drop(digest)
 
@@ -137,3 +235,13 @@ def run_until_killed(root: Path, seed: int) -> tuple[set[str], set[str]]:
     said += writer.communicate()[0].splitlines()
     words = [line.split() for line in said if len(line.split()) == 2 and len(line.split()[1]) == 64]
     return {d for word, d in words if word == "kept"}, {d for word, d in words if word == "dropping"}
+
+
+def test_a_store_belongs_to_the_registry_that_claimed_it_first(tmp_path: Path) -> None:
+    first, second = AdapterStore(tmp_path), AdapterStore(tmp_path)
+    second.claim(None)
+    first.claim("one")
+    second.claim("one")
+    for other in ("two", None):
+        with pytest.raises(Conflict, match="that of another registry"):
+            second.claim(other)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from aril.core.errors import InvalidAdapter
+from aril.lora.fingerprint import Fingerprint
 from aril.lora.image import load_image
-from aril.lora.validate import TargetSpec, validate
+from aril.lora.validate import TargetSpec, inspect, validate
 from builders.adapters import make_adapter
 from safetensors.torch import load_file, save_file
 
@@ -133,9 +134,18 @@ def test_a_target_that_the_base_does_not_have_is_noted(folder: Path, targets: Ta
     assert any("Wqkv" in note for note in validate(folder, targets).notes)
 
 
-def test_another_base_name_is_noted_and_no_fault(folder: Path, targets: TargetSpec) -> None:
+def test_another_base_is_told_by_both_names_and_left_to_the_uploader(folder: Path, targets: TargetSpec) -> None:
     edit_config(folder, base_model_name_or_path="unsloth/other-bnb-4bit")
-    assert any("unsloth/other-bnb-4bit" in note for note in validate(folder, targets).notes)
+    named = TargetSpec(Fingerprint("tiny", ("owner/tiny-7b",)), targets.modules, targets.dtype)
+    told = validate(folder, named).other_base or ""
+    assert [name in told for name in ("unsloth/other-bnb-4bit", "owner/tiny-7b", "force")] == [True] * 3
+    assert inspect(folder, targets).other_base is None
+
+
+def test_inspect_finds_all_but_numbers(folder: Path, targets: TargetSpec) -> None:
+    assert inspect(folder, targets) == validate(folder, targets)
+    edit_tensors(folder, spoil(f"{Q0}.lora_A.weight", float("nan")))
+    assert inspect(folder, targets).rank == 4
 
 
 def test_an_adapter_without_target_modules_adapts_what_it_holds(folder: Path, targets: TargetSpec) -> None:

@@ -60,7 +60,7 @@ def test_fused_projections_remember_the_checkpoint_names_of_their_parts(tmp_path
     path = "model.layers.1.self_attn"
     assert qkv.parts == (Part(f"{path}.q_proj", 0, 64), Part(f"{path}.k_proj", 64, 32), Part(f"{path}.v_proj", 96, 32))
     stored = load_file(folder / "model.safetensors")
-    assert torch.equal(unpack(qkv.packed), torch.cat([stored[f"{part.name}.weight"] for part in qkv.parts]))
+    assert torch.equal(unpack(qkv.product.weight), torch.cat([stored[f"{part.name}.weight"] for part in qkv.parts]))
 
 
 def test_the_spec_says_what_the_files_say(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "MambaForCausalLM is not supported; Aril serves LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3",
     ),
     "quantisation": (
-        lambda c: c.update(quantization_config={"quant_method": "gptq", "bits": 4}),
-        "quantised by 'gptq'",
+        lambda c: c.update(quantization_config={"quant_method": "aqlm", "bits": 4}),
+        "quantised by 'aqlm'",
     ),
     "activation": (lambda c: c.update(hidden_act="gelu"), "hidden_act 'gelu'"),
     "rope": (lambda c: c.update(rope_parameters={"rope_type": "proportional"}), "no RoPE scaling 'proportional'"),

@@ -15,7 +15,7 @@ from torch import Tensor
 pytestmark = pytest.mark.skipif("native" not in linear.providers(), reason=dispatch.explain(linear))
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 64, 16
+HEADS, KV_HEADS, BLOCK = 6, 2, 16
 
 
 @pytest.fixture(autouse=True)
@@ -48,23 +48,42 @@ def attend(
         table.expand(len(rows), -1).contiguous(),
         max_query=max(n for n, _ in rows),
         max_seq=max(lengths),
-        scale=DIM**-0.5,
+        scale=q.shape[-1] ** -0.5,
         **options,  # type: ignore[arg-type]  # a window
     )
 
 
+def cache_of(blocks: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """A block table of one row, and its keys and values."""
+    shape = blocks, BLOCK, KV_HEADS, dim
+    table = torch.randperm(blocks, dtype=torch.int32)[None]
+    return table, (torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype))
+
+
 @DTYPES
 @pytest.mark.parametrize("options", [{}, {"window": 50}], ids=["all", "window"])
-def test_a_query_is_the_same_in_a_prompt_in_pieces_and_alone(dtype: torch.dtype, options: dict[str, int]) -> None:
+@pytest.mark.parametrize("dim", [45, 64, 80, 128], ids="dim={}".format)
+def test_a_query_is_the_same_in_a_prompt_in_pieces_and_alone(
+    dtype: torch.dtype, dim: int, options: dict[str, int]
+) -> None:
     length = 150
-    table = torch.randperm(12, dtype=torch.int32)[None]
-    caches = (torch.randn(12, BLOCK, KV_HEADS, DIM, dtype=dtype), torch.randn(12, BLOCK, KV_HEADS, DIM, dtype=dtype))
-    q = torch.randn(length, HEADS, DIM, dtype=dtype)
+    table, caches = cache_of(12, dim, dtype)
+    q = torch.randn(length, HEADS, dim, dtype=dtype)
     prompt = attend(q, caches, table, [(length, length)], **options)
     pieces = attend(q, caches, table, [(32, 32), (70, 102), (48, length)], **options)
     decodes = attend(q, caches, table, [(1, at + 1) for at in range(length)], **options)
     assert torch.equal(pieces, prompt)
     assert torch.equal(decodes, prompt)
+
+
+@DTYPES
+def test_a_long_row_is_the_same_alone_where_threads_share_it(dtype: torch.dtype) -> None:
+    length = 3000
+    table, caches = cache_of(length // BLOCK + 1, 64, dtype)
+    q = torch.randn(40, HEADS, 64, dtype=dtype)
+    together = attend(q, caches, table, [(1, length - at) for at in range(40)])
+    assert torch.equal(attend(q[:1], caches, table, [(1, length)]), together[:1])
+    assert torch.equal(attend(q.flip(0), caches, table, [(40, length)]).flip(0), together)
 
 
 @DTYPES
@@ -83,3 +102,26 @@ def test_an_adapter_adds_the_same_to_a_row_in_any_company(dtype: torch.dtype) ->
     together = added(slice(0, 40))
     for rows in (slice(1, 2), slice(2, 9), slice(0, 40, 5)):
         assert torch.equal(added(rows), together[rows])
+
+
+@DTYPES
+def test_threads_do_not_meet_in_what_an_adapter_adds(dtype: torch.dtype) -> None:
+    """A tile of one token fills up with zeros what it has no ranks for: that must be nobody else's."""
+    rank, k, n, tokens = 64, 2048, 64, 9
+    arena = torch.randn(rank * (k + n), dtype=dtype)
+    table = torch.tensor([[[0, 0, 0]], [[0, rank * k, rank]]])
+    x, y = torch.randn(tokens, k, dtype=dtype), torch.randn(tokens, n, dtype=dtype)
+
+    def added() -> Tensor:
+        result = y.clone()
+        add_delta_(result, x, arena, table, DeltaRows.build([1] * tokens, "cpu", 2), ((0, n),))
+        return result
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = added()
+        torch.set_num_threads(2)
+        assert all(torch.equal(added(), alone) for _ in range(300))
+    finally:
+        torch.set_num_threads(before)

@@ -1,15 +1,16 @@
-"""The library is compiled once, by one process, onto torch's own threads; a machine that cannot says why."""
+"""The library is the package's, or compiled once, by one process; a machine that cannot says why."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aril.core.platform import Platform
 from aril.kernels import dispatch, native
-from aril.kernels.native import build
+from aril.kernels.native import build, recipes
 from aril.kernels.ops.matmul import linear
 
 LOADS = """
@@ -20,9 +21,11 @@ print(library._name)
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """As if no library had been loaded yet in this process."""
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """As if no library had been loaded yet in this process, and none came with the package."""
     monkeypatch.setattr(build, "library", build.library.__wrapped__)
+    monkeypatch.delenv(build.COMPILE, raising=False)
+    monkeypatch.setattr(recipes, "PACKAGED", tmp_path / "lib")
     return monkeypatch
 
 
@@ -37,8 +40,8 @@ def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch:
     sources.mkdir()
     (sources / "one.cpp").write_text('extern "C" int one() { return 1; }')
     script = (
-        f"import pathlib; from aril.kernels.native import build; build.SOURCES = pathlib.Path({str(sources)!r})\n"
-        + LOADS
+        "import pathlib; from aril.kernels.native import recipes\n"
+        f"recipes.SOURCES = pathlib.Path({str(sources)!r})\n" + LOADS
     )
     monkeypatch.setenv("ARIL_CACHE", str(tmp_path / "cache"))
     running = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -56,8 +59,43 @@ def test_without_a_compiler_the_provider_says_so(fresh: pytest.MonkeyPatch, capl
 
 def test_sources_that_do_not_compile_are_a_reason_and_leave_nothing(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bad.cpp").write_text("int main( {")
-    fresh.setattr(build, "SOURCES", tmp_path)
+    fresh.setattr(recipes, "SOURCES", tmp_path)
     fresh.setenv("ARIL_CACHE", str(tmp_path / "cache"))
     with pytest.raises(build.Unsupported, match=r"do not compile with .*error"):
         build.library()
     assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def one(path: Path, number: int) -> Path:
+    """Sources of a library that says `number`."""
+    path.mkdir(exist_ok=True)
+    (path / "one.cpp").write_text(f'extern "C" int one() {{ return {number}; }}')
+    return path
+
+
+def test_the_packages_own_library_needs_no_compiler(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources, variant = one(tmp_path / "csrc", 7), build._variant()
+    recipes.PACKAGED.mkdir()
+    place = recipes.PACKAGED / recipes.file_name(variant, sources)
+    recipes.compile_library(recipes.find_compiler(), variant.flags, sources, place)
+    fresh.setattr(recipes, "SOURCES", sources)
+    fresh.setenv("CXX", "/nowhere/g++")
+    assert build.library().one() == 7
+    one(sources, 8)  # sources that have changed since are another library
+    with pytest.raises(build.Unsupported, match="no C\\+\\+ compiler"):
+        build.library()
+
+
+def test_the_variant_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {
+        ("AVX512", "vnni vbmi bf16"): "avx512_bf16",
+        ("AVX512", "vnni"): "avx512_vnni",
+        ("AVX512", ""): "avx512",
+    }
+    expected |= {("AVX2", "vnni"): "avx2", ("DEFAULT", ""): "generic", ("ZVECTOR", ""): "generic"}
+    monkeypatch.setattr(build.os, "uname", lambda: SimpleNamespace(machine="x86_64"))
+    for (vectors, has), name in expected.items():
+        monkeypatch.setattr(build.torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors)
+        found = {f"avx512_{each}": True for each in has.split()}
+        monkeypatch.setattr(build.torch.cpu, "get_capabilities", lambda found=found: found)
+        assert build._variant().name == name

@@ -32,6 +32,16 @@ def test_blank_blocks_are_taken_before_cached_ones() -> None:
     assert pool.take(1) != [block]
 
 
+def test_the_blocks_that_were_ever_held_are_the_first_ones() -> None:
+    pool = BlockPool(6)
+    first, second = pool.take(2), pool.take(1)
+    pool.name(first[0], b"content")
+    pool.give_back([*first, *second])
+    assert pool.num_used == 3
+    assert sorted(pool.take(4)) == [1, 2, 3, 4]  # one more than were blank
+    assert pool.num_used == 5
+
+
 def test_the_least_recently_used_content_is_lost_first_and_no_longer_found() -> None:
     pool = BlockPool(2)
     old, new = pool.take(2)

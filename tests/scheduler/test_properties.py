@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import hypothesis.strategies as st
-from aril.engine.request import Request
+from aril.engine.request import BACKGROUND, Request
 from builders.world import VOCAB, World, adapter, answer
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -49,7 +49,7 @@ class Anything(RuleBasedStateMachine):
         target=requests,
         prompt=prompts,
         ref=st.sampled_from(ADAPTERS),
-        priority=st.integers(0, 1),
+        priority=st.sampled_from([0, 0, 1, BACKGROUND]),
         n=st.sampled_from([1, 1, 1, 2, 4]),
         max_tokens=st.sampled_from([1, 2, 5, 17, None]),
         ignore_eos=st.booleans(),
@@ -99,14 +99,14 @@ class Anything(RuleBasedStateMachine):
     @invariant()
     def no_more_is_free_than_there_is(self) -> None:
         if hasattr(self, "world"):
-            assert 0 <= self.world.scheduler.num_free_blocks <= self.world.scheduler.num_blocks
+            assert 0 <= self.world.scheduler.pool.num_free <= self.world.scheduler.pool.num_blocks
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
         self.world.slots.late.clear()
         self.world.run()
-        assert self.world.scheduler.num_free_blocks == self.world.scheduler.num_blocks
+        assert self.world.scheduler.pool.num_free == self.world.scheduler.pool.num_blocks
         assert not any(self.world.slots.users.values())
         assert not self.world.device.known
         for request in self.added:

@@ -98,7 +98,7 @@ def test_an_abort_frees_all_by_the_next_step(num_steps: int) -> None:
         world.step()
     world.scheduler.abort("a")
     world.step()
-    assert world.scheduler.num_free_blocks == world.scheduler.num_blocks
+    assert world.scheduler.pool.num_free == world.scheduler.pool.num_blocks
     assert not any(world.slots.users.values())
     assert not world.device.known
     assert world.last("a").finish_reason == "abort"

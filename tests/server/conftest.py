@@ -9,14 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 from aril.admin_api.catalog import AdapterCatalog
+from aril.admin_api.residency import Residency
 from aril.engine.aio import AsyncEngine
 from aril.lora.adapter import AdapterRef
-from aril.lora.catalog import CatalogEntry
 from aril.server.app import create_app
 from builders.adapters import load_base, make_adapter
 from builders.engines import make_engine
 from builders.models import make_model
-from builders.serving import Served, listening
+from builders.serving import Served, listed_alone, listening
 from openai import OpenAI
 
 ADAPTERS = ("red", "green", "org/blue")
@@ -35,9 +35,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     }
     flags = {"served_model_name": "tiny", "max_model_len": CONTEXT, "kv_cache_memory": "16MiB"}
     engine = AsyncEngine(make_engine(folder, folders, **flags))
-    catalog = AdapterCatalog("tiny")
-    for ref in folders:
-        catalog.publish(CatalogEntry(ref.name, ref, created=1))
+    catalog = AdapterCatalog("tiny", Residency(engine))
+    catalog.put_all(listed_alone(ref) for ref in folders)
     with listening(create_app(engine, catalog)) as url:
         yield Served(url, engine, catalog)
     asyncio.run(engine.close())

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from aril import __version__
+from aril.admin_api.db import Database
+from aril.admin_api.keyring import Keyring
+from aril.core.bearer import digest_of
 from aril.server.app import create_app
-from aril.server.auth import StaticKeys
+from aril.server.auth import OneKey
 from builders.serving import Served, listening
 from openai import OpenAI
 
 
 @pytest.fixture(scope="module")
-def locked(served: Served) -> Iterator[httpx.Client]:
+def locked(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """The same engine behind two keys."""
-    app = create_app(served.engine, served.catalog, keys=StaticKeys(["first", "second"]))
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('keys')}/registry.sqlite3")
+    keyring = Keyring(database, digest_of("the-admin-key"), ["first", "second"])
+    app = create_app(served.engine, served.catalog, keys=keyring)
     with listening(app) as url, httpx.Client(base_url=url) as session:
         yield session
 
@@ -91,3 +96,11 @@ def test_ready_tells_how_busy_the_engine_is(http: httpx.Client) -> None:
     found = http.get("/ready").json()
     assert (found["status"], found["model"], found["running"]) == ("ready", "tiny", 0)
     assert found["free_blocks"] == found["total_blocks"] > 0
+
+
+def test_metrics_ask_for_the_key_that_was_set_for_them(served: Served) -> None:
+    app = create_app(served.engine, served.catalog, scrapers=OneKey("scraper", "/metrics"))
+    with listening(app) as url, httpx.Client(base_url=url) as session:
+        assert session.get("/metrics").status_code == 401
+        assert session.get("/metrics", headers={"Authorization": "Bearer other"}).status_code == 401
+        assert session.get("/metrics", headers={"Authorization": "Bearer scraper"}).status_code == 200

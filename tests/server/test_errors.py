@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from aril.core.callers import DEFAULT_TENANT
 from aril.server.app import create_app
 from builders.serving import Served, listening
 from openai import OpenAI
@@ -15,6 +16,12 @@ from openai import OpenAI
 MESSAGES = [{"role": "user", "content": "hi"}]
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
 WEATHER = {"type": "function", "function": {"name": "weather"}}
+
+
+def strictly(schema: dict[str, Any]) -> dict[str, Any]:
+    """The response_format that holds an answer to `schema`."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
 
 CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hi"}, "messages"),
@@ -51,12 +58,26 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"priority": "high"}, "priority"),
     ({"tools": [WEATHER]}, "tools"),
     ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "response_format"),
+    ({"response_format": strictly({"not": {"type": "string"}})}, "response_format"),
+    ({"guided_json": {"type": "object"}}, "guided_json"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {"self": "x"}}, "chat_template_kwargs"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-    ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "(?=a)b"}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "("}, "stream": True}, "structured_outputs"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs"),
+    ({"structured_outputs": {"json": {"type": "strnig"}}}, "structured_outputs"),
+    ({"structured_outputs": {"grammar": "start: @"}}, "structured_outputs"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
 ]
@@ -71,6 +92,7 @@ COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [-1]}, "prompt"),
     ({"prompt": [5] * 256}, "prompt"),
     ({"prompt": ["a"] * 3000}, "prompt"),
+    ({"prompt": ["a"] * 100, "n": 128}, "n"),
     ({"max_tokens": 256}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"min_tokens": 20}, "min_tokens"),
@@ -103,6 +125,7 @@ def test_a_fault_in_a_completion_request_is_named(http: httpx.Client, fault: dic
     "harmless",
     [
         {"response_format": {"type": "text"}},
+        {"structured_outputs": {"regex": ".*", "structural_tag": None, "disable_additional_properties": False}},
         {"tools": [], "tool_choice": "none"},
         {"tools": [WEATHER], "tool_choice": "none"},
         {"user": "me", "metadata": {}, "store": False, "service_tier": "auto", "nobody_knows_this": 1},
@@ -146,13 +169,12 @@ def test_a_model_must_be_named(http: httpx.Client) -> None:
 
 
 def test_an_adapter_that_is_withdrawn_is_a_404_at_once(served: Served, http: httpx.Client) -> None:
-    entry = served.catalog.published("green")
-    assert entry is not None
-    served.catalog.withdraw("green")
+    green = served.catalog.seen(DEFAULT_TENANT, "green")
+    served.catalog.put(DEFAULT_TENANT, "green", None)
     try:
         answer = http.post("/v1/completions", json={"model": "green", "prompt": "hi"})
     finally:
-        served.catalog.publish(entry)
+        served.catalog.put(DEFAULT_TENANT, "green", green)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 

@@ -1,0 +1,28 @@
+"""JSON bodies of the admin face: bounded, strict, and every finding names its field."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import Request
+
+from ..core.body import ExactBody, parse_exact
+from ..core.errors import TooLarge
+
+MAX_BYTES = 1 << 20
+B = TypeVar("B", bound=ExactBody)
+
+
+def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:
+    """A dependency that reads a body of `schema`; raises InvalidRequest or TooLarge."""
+
+    async def read(request: Request) -> B:
+        raw = bytearray()
+        async for part in request.stream():
+            raw += part
+            if len(raw) > MAX_BYTES:
+                raise TooLarge(f"the body is over {MAX_BYTES} bytes")
+        return parse_exact(schema, bytes(raw))
+
+    return read

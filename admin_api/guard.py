@@ -1,0 +1,60 @@
+"""The door of the admin face: whose key opens it, with which scope, and for which tenant they act."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+from fastapi.params import Depends as Dependency
+from fastapi.security import HTTPBearer
+
+from ..core.callers import Caller, Scope
+from .keyring import Keyring
+
+Acting = Callable[[Caller, str | None], Caller]
+BEARER = HTTPBearer(auto_error=False, scheme_name="key")  # tells OpenAPI; it checks nothing
+MAX_ORIGIN = 64  # characters of an address that rows keep
+READING = ("GET", "HEAD", "OPTIONS")
+
+
+def guard(keyring: Keyring, acting: Acting | None = None) -> list[Dependency]:
+    """What every route of the face stands behind: reading asks for one scope, all else for another. `acting` says who
+    somebody is in the tenant of `?tenant=`, by default `keyring.acting`."""
+    return [Depends(BEARER), Depends(_check(keyring, acting or keyring.acting))]
+
+
+def caller_of(request: Request) -> Caller:
+    """Who calls, acting for its tenant or, with the scope admin, for that of `?tenant=`."""
+    return cast(Caller, request.state.caller)
+
+
+def operator_of(request: Request) -> Caller:
+    """Who calls; raises Forbidden without the scope admin."""
+    caller = caller_of(request)
+    caller.require(Scope.ADMIN)
+    return caller
+
+
+def tenant_seen(request: Request) -> str | None:
+    """Whose things a list shows: everybody's, None, to the scope admin without `?tenant=`."""
+    return None if request.state.sees_all else caller_of(request).tenant
+
+
+def _check(keyring: Keyring, acting: Acting) -> Callable[[Request], Awaitable[None]]:
+
+    async def check(request: Request) -> None:
+        """Lets the holder of a key pass, before any of the body is read."""
+        origin = request.client.host[:MAX_ORIGIN] if request.client else ""  # a proxy may say anything
+        query = request.query_params
+        caller = keyring.demand(request.headers.get("authorization"), origin, query.multi_items())
+        caller.require(Scope.READ if request.method in READING else Scope.WRITE)
+        request.state.caller = acting(caller, query.get("tenant"))
+        request.state.sees_all = caller.may(Scope.ADMIN) and "tenant" not in query
+
+    return check
+
+
+CallerDep = Annotated[Caller, Depends(caller_of)]
+OperatorDep = Annotated[Caller, Depends(operator_of)]
+SeenDep = Annotated[str | None, Depends(tenant_seen)]

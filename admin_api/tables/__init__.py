@@ -1,0 +1,27 @@
+"""The registry's tables, all of them."""
+
+from .adapters import DEFAULT_ALIAS, Adapter, Alias, Revision, State
+from .arrivals import Arrival, Stage
+from .base import NAME_LENGTH, Base, now
+from .records import AuditLine, Flush, Reply, Spending, Usage
+from .tenants import Key, Tenant
+
+__all__ = [
+    "DEFAULT_ALIAS",
+    "NAME_LENGTH",
+    "Adapter",
+    "Alias",
+    "Arrival",
+    "AuditLine",
+    "Base",
+    "Flush",
+    "Key",
+    "Reply",
+    "Revision",
+    "Spending",
+    "Stage",
+    "State",
+    "Tenant",
+    "Usage",
+    "now",
+]

@@ -1,0 +1,78 @@
+"""What else becomes of an adapter: activated, deactivated, retired, edited, deleted."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import InvalidRequest
+from .._admin import Told
+from .names import named
+from .showing import adapter_told, revision_lines
+
+if TYPE_CHECKING:
+    from .._remote import Admin
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """An adapter."""
+    parser.add_argument("name")
+
+
+def add_activate_flags(parser: argparse.ArgumentParser) -> None:
+    """`activate`."""
+    add_name(parser)
+    parser.add_argument("--revision", type=int, help="which one (the newest that is ready)")
+
+
+def add_revision(parser: argparse.ArgumentParser) -> None:
+    """One revision."""
+    parser.add_argument("name", metavar="NAME@REVISION")
+
+
+def add_edit_flags(parser: argparse.ArgumentParser) -> None:
+    """`edit`."""
+    add_name(parser)
+    parser.add_argument("--description")
+    public = parser.add_mutually_exclusive_group()
+    public.add_argument("--public", action="store_const", const=True, help="every tenant may use it")
+    public.add_argument("--private", dest="public", action="store_const", const=False, help="only its own tenant may")
+
+
+def activate(args: argparse.Namespace, server: Admin) -> Told:
+    """Let the bare name mean a revision."""
+    return adapter_told(server.post(_path(args.name, "activate"), revision=args.revision))
+
+
+def deactivate(args: argparse.Namespace, server: Admin) -> Told:
+    """Let the bare name mean nothing."""
+    return adapter_told(server.post(_path(args.name, "deactivate")))
+
+
+def retire(args: argparse.Namespace, server: Admin) -> Told:
+    """Make a revision history."""
+    asked = named(args.name)
+    if asked.revision is None:
+        raise InvalidRequest(f"which revision? write it as {asked.name}@3")
+    revision = server.post(_path(asked.name, "revisions", asked.revision, "retire"))
+    return Told(revision, revision_lines(asked.name, revision))
+
+
+def edit(args: argparse.Namespace, server: Admin) -> Told:
+    """Change what is said of it."""
+    given: dict[str, Any] = {"description": args.description, "public": args.public}
+    said = {name: value for name, value in given.items() if value is not None}
+    if not said:
+        raise InvalidRequest("nothing to change: give --description, --public or --private")
+    return adapter_told(server.patch(_path(args.name), said))
+
+
+def delete(args: argparse.Namespace, server: Admin) -> Told:
+    """Forget it; the answer comes when its last request has ended."""
+    return Told(server.delete(_path(args.name)), [f"deleted {args.name}"])
+
+
+def _path(name: str, *more: object) -> str:
+    from .._remote import adapter_path
+
+    return adapter_path(name, *more)

@@ -1,0 +1,112 @@
+"""The other half of the composition root: the engine, the registry and both HTTP faces become one running server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from ..admin_api.app import Admin, build
+from ..core.ahead import import_ahead
+from ..core.callers import LOCAL
+from ..engine.aio import AsyncEngine
+from ..engine.engine import Engine
+from ..engine.text import RENDERER
+from ..lora.store import AdapterStore
+from ..server.app import create_app
+from ..server.auth import OneKey
+from ._examples import register_examples
+from ._house import HouseOptions, url_of
+from ._lora_flags import register_modules
+
+LAST_WORDS = 1  # seconds that answers get to end once the server has been told to stop
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A server that is about to answer."""
+
+    url: str
+    engine: AsyncEngine
+    admin: Admin
+
+
+def show(
+    engine: Engine,
+    store: AdapterStore,
+    options: HouseOptions,
+    listener: socket.socket,
+    announce: Callable[[House, list[str]], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    client = AsyncEngine(engine)
+    admin = build(options.settings, client, store, engine.targets)
+    asyncio.run(_live(House(url_of(options.host, listener), client, admin), options, listener, announce))
+
+
+async def _live(
+    house: House, options: HouseOptions, listener: socket.socket, announce: Callable[[House, list[str]], None]
+) -> None:
+    try:
+        await house.admin.start()
+        if options.with_examples:
+            await register_examples(house.admin.service, options.settings.state_dir)
+        admin = house.admin
+        await register_modules(house.admin.service, options.lora_modules)
+        app = create_app(
+            house.engine,
+            admin.catalog,
+            keys=admin.keyring,
+            meter=admin.books,
+            scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
+            routers=[admin.router],
+        )
+        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
+        gc.freeze()  # what has been loaded stays: collections while serving need not walk it
+        gc.enable()
+        names = [entry.name for entry in await house.admin.catalog.list(LOCAL)]
+
+        def on_ready() -> None:
+            announce(house, names)
+            house.engine.prepare()
+
+        await server.live(listener, on_ready)
+    finally:
+        await house.admin.close()
+        await house.engine.close()
+
+
+class _Server(uvicorn.Server):
+    """Says when it answers, and takes a signal as the ordinary way to end."""
+
+    async def live(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        """Serve on `listener` until told to stop."""
+        self._on_ready = on_ready
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says, server/errors has said before
+        await self.serve(sockets=[listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+        import_ahead(RENDERER)  # for the first chat, now that nobody waits for the server
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # theirs raises them again
+        return self._stopping()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)

@@ -1,0 +1,116 @@
+"""JSON bodies become checked records. Strict, and every finding names its field. Knows no web framework."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from .errors import InvalidRequest
+
+
+class Body(BaseModel):
+    """Ground of the bodies of OpenAI's face: no coercion, no NaN, and unknown fields are kept for the log."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    @property
+    def unknown(self) -> Mapping[str, Any]:
+        """The fields that the schema does not name."""
+        return self.model_extra or {}
+
+
+class ExactBody(BaseModel):
+    """Ground of the admin face's bodies: as above, and a field that the schema does not name is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+B = TypeVar("B", bound=BaseModel)
+
+
+def parse(schema: type[B], raw: bytes) -> B:
+    """`raw` as a record of `schema`; raises InvalidRequest naming the first field at fault."""
+    try:
+        body = schema.model_validate_json(raw)
+    except ValidationError as error:
+        raise _explained(error, schema) from None
+    if b"NaN" in raw or b"Infinity" in raw:  # words of a text, or numbers where the schema takes anything
+        _check_numbers(raw)
+    return body
+
+
+def parse_exact(schema: type[B], raw: bytes) -> B:
+    """`parse`, where a name that stands twice in one object is an error: readers differ in which one they take."""
+    with suppress(ValueError, RecursionError):  # `parse` has the words for these
+        json.loads(raw, object_pairs_hook=_once)
+    return parse(schema, raw)
+
+
+def describes(schema: type[BaseModel]) -> dict[str, object]:
+    """What OpenAPI says about a body of `schema`."""
+    plain = schema.model_json_schema()
+    inlined = _inline(plain, plain.pop("$defs", {}))
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
+
+
+def _check_numbers(raw: bytes) -> None:
+    try:
+        from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidRequest(f"{name}: stands twice in one object", param=name, code="duplicate_field")
+        found[name] = value
+    return found
+
+
+def _explained(error: ValidationError, schema: type[BaseModel]) -> InvalidRequest:
+    findings = error.errors(include_url=False, include_input=False)
+    first, param = findings[0], _path(findings[0]["loc"])
+    if first["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
+    if first["type"] == "missing":
+        return InvalidRequest(f"{param}: this field is required", param=param, code="missing_required_parameter")
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(schema.model_fields)
+        return InvalidRequest(f"{param}: there is no such field; there are {known}", param=param, code="unknown_field")
+    if not param:
+        return InvalidRequest("the body must be a JSON object", code="invalid_type")
+    told = dict.fromkeys(f["msg"] for f in findings if _path(f["loc"]) == param)  # one for each branch of a union
+    code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
+    return InvalidRequest(f"{param}: {'; or: '.join(told)}", param=param, code=code)
+
+
+def _path(location: tuple[int | str, ...]) -> str | None:
+    """`("messages", 0, "role")` as `messages[0].role`; names of union branches are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part.islower() and part not in _BRANCHES:
+            path += f".{part}" if path else part
+    return path or None
+
+
+_BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict", "none"})
+
+
+def _inline(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """JSON schema without references, which would point outside the place where it is shown."""
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
+    return {key: _inline(value, definitions) for key, value in node.items()}

@@ -1,0 +1,137 @@
+"""XGrammar: JSON schemas, regular expressions and GBNF grammars, worked out for the whole vocabulary in advance.
+
+Compiling takes longer than llguidance's, and asks torch and triton of every process that does it; masks are then quick.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import xgrammar
+from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo, VocabType
+
+from ..asked import StructuredOutputs
+from ..base import Bits, Vocabulary
+
+# What the library passes over without a word, or reads as less than it says, as oneOf.
+NOT_HELD = {"allOf", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "multipleOf", "not"}
+NOT_HELD |= {"$dynamicRef", "contains", "maxContains", "minContains", "oneOf", "then", "uniqueItems"}
+NOT_HELD |= {"unevaluatedItems", "unevaluatedProperties", "propertyNames"}
+BESIDE_PATTERN = {"minLength", "maxLength", "format"}  # not held where a pattern is too
+DATES = ("date", "date-time")  # formats of which only the shape is held
+NAMED = ("properties", "patternProperties", "$defs", "definitions")  # keywords whose keys are names of the caller's
+MOST_BLANKS = 21  # in a row, between the tokens of a JSON answer; as asked.WHITESPACE
+
+
+class Xgrammar:
+    """The Backend."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        plain = [b"" if at in vocabulary.special else token for at, token in enumerate(vocabulary.tokens)]
+        # Strings of a bounded length are let have control characters, which JSON has not.
+        printable = [b"" if any(byte < 32 and byte not in b"\n\r" for byte in token) else token for token in plain]
+        self._compiler = _compiler(plain, vocabulary.eos)
+        self._json_compiler = _compiler(printable, vocabulary.eos)
+
+    def compile(self, asked: StructuredOutputs) -> XgrammarGrammar:
+        if asked.whitespace_pattern is not None:
+            raise asked.refused("whitespace_pattern: this server's backend knows only disable_any_whitespace")
+        try:
+            return XgrammarGrammar(asked, self._compiled(asked))
+        except (RuntimeError, ValueError) as error:
+            raise asked.refused(re.sub(r"^\[[\d:]+\] \S+: ", "", str(error).strip())[:500]) from error
+
+    def _compiled(self, asked: StructuredOutputs) -> CompiledGrammar:
+        match asked.kind:
+            case "regex":
+                return self._compiler.compile_regex(asked.regex or "")
+            case "choice":
+                return self._compiler.compile_grammar("root ::= " + " | ".join(map(_literal, asked.choice or ())))
+            case "grammar":
+                return self._compiler.compile_grammar(asked.grammar or "")
+        schema = asked.json if isinstance(asked.json, str) else '{"type": "object"}'
+        passed_over = sorted({each for one in _schemas(json.loads(schema)) for each in _not_held(one)})
+        if passed_over and not asked.lenient:
+            raise asked.refused(f"this server's backend cannot hold to {', '.join(passed_over)}")
+        return self._json_compiler.compile_json_schema(
+            schema,
+            any_whitespace=not asked.disable_any_whitespace,
+            separators=(",", ":") if asked.disable_any_whitespace else None,
+            max_whitespace_cnt=None if asked.disable_any_whitespace else MOST_BLANKS,
+            strict_mode=False,
+        )
+
+
+class XgrammarGrammar:
+    """The Grammar."""
+
+    def __init__(self, asked: StructuredOutputs, compiled: CompiledGrammar) -> None:
+        self._asked = asked
+        self._compiled = compiled
+        self._vocab_size: int = compiled.tokenizer_info.vocab_size
+
+    def matcher(self) -> XgrammarMatcher:
+        return XgrammarMatcher(self._asked, GrammarMatcher(self._compiled), self._vocab_size)
+
+
+class XgrammarMatcher:
+    """The Matcher."""
+
+    def __init__(self, asked: StructuredOutputs, matcher: GrammarMatcher, vocab_size: int) -> None:
+        self._asked = asked
+        self._matcher = matcher
+        self._full, bits_left = divmod(vocab_size, 32)
+        self._rest = (1 << bits_left) - 1
+
+    def fill(self, bits: Bits) -> None:
+        if not self._matcher.fill_next_token_bitmask(bits[None]):
+            bits[:] = -1
+        bits[self._full :] &= self._rest  # what the last word has beyond the vocabulary comes back set
+
+    def accept(self, token: int) -> None:
+        if not self._matcher.accept_token(token):
+            raise self._asked.refused("the text could not be followed through the grammar")
+
+    def rollback(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
+
+
+def _compiler(tokens: list[bytes], eos: Sequence[int]) -> xgrammar.GrammarCompiler:
+    info = TokenizerInfo(tokens, VocabType.RAW, vocab_size=len(tokens), stop_token_ids=list(eos))
+    return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema, and all schemas in it."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _schemas(item)
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for name, value in schema.items():
+        if name in NAMED and isinstance(value, dict):
+            yield from _schemas(list(value.values()))
+        elif name not in ("const", "default", "enum", "examples"):
+            yield from _schemas(value)
+
+
+def _not_held(schema: dict[str, Any]) -> Iterator[str]:
+    """What of one schema an answer would not be held to."""
+    yield from NOT_HELD & schema.keys()
+    if "pattern" in schema:
+        yield from (f"pattern beside {name}" for name in BESIDE_PATTERN & schema.keys())
+    if schema.get("format") in DATES:
+        yield f"format {schema['format']}"
+    if not str(schema.get("$ref", "#")).startswith("#"):
+        yield "$ref to elsewhere"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+EXPORT = Xgrammar

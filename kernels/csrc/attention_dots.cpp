@@ -1,0 +1,294 @@
+// Attention over a bfloat16 cache by dot products of pairs (AVX512_BF16), in chunks at fixed positions. A chunk's weights are
+// taken relative to its own highest score and rounded to bfloat16, and the sum that they are divided by in the end is that of
+// the rounded weights; chunks are joined in order (Milakov and Gimelshein 2018).
+//
+// So a chunk can be computed by whoever is free, and a query's result has the same bits whether its token came in a prompt, in
+// a piece of one, or alone, and however a long row was cut.
+#include "attention_chunk.h"
+#include "attention_tiles.h"
+
+#if defined(__AVX512BF16__)
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace aril {
+namespace {
+
+constexpr int64_t QUERY_ROWS = 96;   // query vectors of one task, where it has a choice (48: 6% slower on Zen 5)
+constexpr int64_t PANELS_FROM = 8;   // queries for which making panels is worth it
+constexpr int64_t FETCHES_BELOW = 32;  // queries; more of them leave the machine time to read ahead by itself
+constexpr int64_t TASKS = 4;         // for each thread at least, where rows can be cut
+constexpr double WORTH = 1e6;        // queries times keys times dimensions for which another thread is called (about 3 us)
+
+// Some queries of a row that are computed together.
+struct Group {
+    int64_t row, token, tokens, position;  // token, position: of the first
+    int64_t first, last;                   // chunks that they see
+    int64_t pieces;                        // of those chunks, for a task each
+    float* parts;                          // of each chunk and key head, where there are several pieces; else null
+    int64_t chunks() const { return last - first; }
+};
+
+struct Task {
+    const Group* group;
+    int64_t head, heads, first, last;  // key heads and chunks
+};
+
+class Worker {
+public:
+    Worker(const Tensors<bf16>& tensors, const Shape& shape, const Group& group)
+        : t_(tensors), s_(shape), g_(group), layout_(Layout::of(group.tokens, shape)) {}
+
+    // `next`, if not null, is what this thread will most likely do after that.
+    void run(const Task& task, const Task* next) {
+        take_memory(task.heads);
+        for (int64_t i = 0; i < task.heads; i++) begin(task.head + i, i);
+        int64_t held = find(g_, task.first, at_);
+        for (int64_t chunk = task.first; chunk < task.last; chunk++) {
+            const bool more = chunk + 1 < task.last, few = layout_.n < FETCHES_BELOW;
+            const int64_t held_next = more ? find(g_, chunk + 1, next_) : next ? find(*next->group, next->first, next_) : 0;
+            for (int64_t i = 0; i < task.heads; i++) {
+                float* part = this->part(chunk, task.head + i);
+                const bool same = i + 1 < task.heads;
+                const int64_t head = same ? task.head + i + 1 : more || !next ? task.head : next->head;
+                Upcoming ahead(t_.k_cache + head * s_.dim, t_.v_cache + head * s_.dim, same ? at_ : next_,
+                               !few ? 0 : same ? held : held_next, s_.dim);
+                see(chunk, task.head + i, i, part, ahead);
+                if (!g_.parts) join(state(i), part, layout_);
+            }
+            std::copy(next_, next_ + KEYS, at_);
+            held = held_next;
+        }
+        for (int64_t i = 0; i < task.heads && !g_.parts; i++) finish(task.head + i, state(i));
+    }
+
+    // The first keys and values of a task that nobody has fetched.
+    void bring(const Task& task) {
+        const int64_t held = find(g_, task.first, at_);
+        for (const bf16* cache : {t_.k_cache, t_.v_cache})
+            for (int64_t t = 0; t < held; t++)
+                for (int64_t d = 0; d < s_.dim; d += DIMS) touch(cache + at_[t] + task.head * s_.dim + d);
+    }
+
+    // Of a group that several tasks shared.
+    void join_parts() {
+        take_memory(1);
+        for (int64_t head = 0; head < s_.kv_heads; head++) {
+            empty(state(0), layout_);
+            for (int64_t chunk = g_.first; chunk < g_.last; chunk++) join(state(0), part(chunk, head), layout_);
+            finish(head, state(0));
+        }
+    }
+
+private:
+    void take_memory(int64_t heads) {
+        static thread_local Scratch scratch;
+        const int64_t n = layout_.n, width = layout_.width, halves = n * KEYS + (LANES + KEYS + heads * n) * width;
+        scores_ = scratch.get(n * KEYS + layout_.size() * (heads + 1) + halves / 2);
+        part_ = scores_ + n * KEYS;
+        states_ = part_ + layout_.size();
+        weights_ = reinterpret_cast<bf16*>(states_ + heads * layout_.size());
+        keys_ = weights_ + n * KEYS;
+        values_ = keys_ + LANES * width;
+        queries_ = values_ + KEYS * width;
+    }
+
+    float* state(int64_t i) const { return states_ + i * layout_.size(); }
+
+    bf16* queries(int64_t i) const { return queries_ + i * layout_.n * layout_.width; }
+
+    float* part(int64_t chunk, int64_t head) const {
+        return g_.parts ? g_.parts + ((chunk - g_.first) * s_.kv_heads + head) * layout_.size() : part_;
+    }
+
+    int64_t end() const { return g_.position + g_.tokens; }
+
+    void begin(int64_t head, int64_t i) {
+        empty(state(i), layout_);
+        bf16* to = queries(i);
+        for (int64_t r = 0; r < layout_.n; r++, to += layout_.width) {
+            const bf16* q = t_.q + (g_.token + r / s_.shared()) * s_.q_stride + (head * s_.shared() + r % s_.shared()) * s_.dim;
+            std::copy(q, q + s_.dim, to);
+            std::fill(to + s_.dim, to + layout_.width, 0);
+        }
+    }
+
+    // Where the caches hold a chunk's positions, and how many; past the end the last one is repeated, for what is hidden.
+    int64_t find(const Group& group, int64_t chunk, int64_t* at) const {
+        const int64_t held = std::min(KEYS, group.position + group.tokens - chunk * KEYS), step = s_.kv_heads * s_.dim;
+        const int32_t* blocks = t_.block_table + group.row * s_.max_blocks;
+        int64_t position = chunk * KEYS, t = 0;
+        for (int64_t within = position % s_.block_size; t < held; within = 0) {
+            int64_t place = (blocks[(position + t) / s_.block_size] * s_.block_size + within) * step;
+            for (const int64_t stop = std::min(held, t + s_.block_size - within); t < stop; t++, place += step) at[t] = place;
+        }
+        std::fill(at + held, at + KEYS, at[held - 1]);
+        return held;
+    }
+
+    void see(int64_t chunk, int64_t head, int64_t i, float* part, Upcoming& ahead) {
+        const int64_t begin = chunk * KEYS, held = std::min(KEYS, end() - begin), count = (held + DIMS - 1) / DIMS * DIMS;
+        const bf16 *keys = t_.k_cache + head * s_.dim, *values = t_.v_cache + head * s_.dim;
+        const bool panels = layout_.n >= PANELS_FROM;
+        for (int64_t t = 0; t < held; t += LANES) {
+            panels ? score_panel(queries(i), keys, t, ahead) : score(queries(i), keys, t, ahead);
+        }
+        for (int64_t r = 0; r < layout_.n; r++) {
+            const int64_t to = g_.position + r / s_.shared() + 1 - begin, from = s_.window ? to - s_.window : 0;
+            soften(weights_ + r * KEYS, scores_ + r * KEYS, count, from, to, s_, layout_.highest(part) + r, layout_.total(part) + r);
+        }
+        panels ? add_panel(part, values, (held + 1) / 2, ahead) : add(part, values, (held + 1) / 2, ahead);
+    }
+
+    void score(const bf16* q, const bf16* keys, int64_t t, Upcoming& next) const {
+        const auto run = [&](auto steps) {
+            direct_scores<decltype(steps)::value>(layout_.n, scores_ + t, KEYS, q, keys, at_ + t, s_.dim, next);
+        };
+        with_steps(run);
+    }
+
+    void score_panel(const bf16* q, const bf16* keys, int64_t t, Upcoming& next) const {
+        key_panel(keys_, keys, at_ + t, s_.dim, next);
+        const auto run = [&](auto steps) {
+            for (int64_t r = 0; r < layout_.n; r += SCORE_ROWS)
+                panel_scores_of<decltype(steps)::value>(std::min<int64_t>(SCORE_ROWS, layout_.n - r), scores_ + r * KEYS + t, KEYS,
+                                                        q + r * layout_.width, keys_, layout_.width / DIMS);
+        };
+        with_steps(run);
+    }
+
+    // The dimensions of most models have loops of known length; the others have one that asks.
+    template <class Run>
+    void with_steps(Run run) const {
+        switch (s_.dim) {
+            case 64: return run(std::integral_constant<int, 2>{});
+            case 96: return run(std::integral_constant<int, 3>{});
+            case 128: return run(std::integral_constant<int, 4>{});
+            case 256: return run(std::integral_constant<int, 8>{});
+            default: return run(std::integral_constant<int, 0>{});
+        }
+    }
+
+    void add(float* part, const bf16* values, int64_t pairs, Upcoming& next) const {
+        for (int64_t r = 0; r < layout_.n; r += DIRECT_ROWS) {
+            const int64_t rows = std::min<int64_t>(DIRECT_ROWS, layout_.n - r);
+            float* sums = part + r * layout_.width;
+            const bf16* weights = weights_ + r * KEYS;
+            int64_t d = 0;
+            for (; d + 2 * DIMS <= layout_.width; d += 2 * DIMS)
+                direct_values_of<2>(rows, next, sums, layout_.width, weights, KEYS, pairs, values, at_, d, s_.dim);
+            if (d < layout_.width)
+                direct_values_of<1>(rows, next, sums, layout_.width, weights, KEYS, pairs, values, at_, d, s_.dim);
+        }
+    }
+
+    void add_panel(float* part, const bf16* values, int64_t pairs, Upcoming& next) const {
+        value_panel(values_, values, at_, pairs, s_.dim, next);
+        const int64_t width = layout_.width;
+        for (int64_t r = 0; r < layout_.n; r += VALUE_ROWS) {
+            const int64_t rows = std::min<int64_t>(VALUE_ROWS, layout_.n - r);
+            float* sums = part + r * width;
+            const bf16* weights = weights_ + r * KEYS;
+            int64_t d = 0;
+            for (; d + VALUE_VECTORS * W <= width; d += VALUE_VECTORS * W)
+                panel_values_of<VALUE_VECTORS>(rows, sums + d, width, weights, KEYS, pairs, values_ + 2 * d, 2 * width);
+            if (d < width) panel_values_of<2>(rows, sums + d, width, weights, KEYS, pairs, values_ + 2 * d, 2 * width);
+        }
+    }
+
+    void finish(int64_t head, float* state) const {
+        for (int64_t r = 0; r < layout_.n; r++) {
+            const vf share = splat(1.0f / layout_.total(state)[r]);
+            const float* sums = state + r * layout_.width;
+            bf16* out = t_.out + ((g_.token + r / s_.shared()) * s_.heads + head * s_.shared() + r % s_.shared()) * s_.dim;
+            for (int64_t d = 0; d < s_.dim; d += DIMS)
+                store_dims(out + d, load(sums + d) * share, load(sums + d + W) * share, s_.dim - d);
+        }
+    }
+
+    const Tensors<bf16>& t_;
+    const Shape& s_;
+    const Group& g_;
+    const Layout layout_;
+    int64_t at_[KEYS], next_[KEYS];
+    float *scores_ = nullptr, *part_ = nullptr, *states_ = nullptr;
+    bf16 *weights_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *queries_ = nullptr;
+};
+
+// Rows cut into groups of queries and those into tasks. Tasks of all key heads read memory in the longest pieces; where that
+// would leave a thread without work heads go apart, and then chunks.
+class Plan {
+public:
+    Plan(const Tensors<bf16>& t, const Shape& s, int64_t cores) : s_(s) {
+        groups_.clear(), tasks_.clear();
+        const int64_t most = std::max<int64_t>(1, QUERY_ROWS / s.shared());
+        double work = 0;
+        for (int64_t row = 0; row < s.rows; row++)
+            for (int64_t token = t.query_start[row], end = t.query_start[row + 1]; token < end; token += most) {
+                const int64_t tokens = std::min(most, end - token), position = t.seq_lens[row] - end + token;
+                const int64_t seen = s.window ? std::max<int64_t>(0, position - s.window + 1) : 0;
+                groups_.push_back({row, token, tokens, position, seen / KEYS, (position + tokens + KEYS - 1) / KEYS, 1, nullptr});
+                work += cost(groups_.back());
+            }
+        threads_ = int(std::max(1.0, std::min(double(cores), work * double(KEYS * s.heads * s.dim) / WORTH)));
+        const double fair = threads_ > 1 ? work / double(threads_ * TASKS) : INFINITY;
+        for (Group& group : groups_) cut(group, fair);
+        lend_memory();
+    }
+
+    void run(const Tensors<bf16>& t) const {
+        const Task* tasks = tasks_.data();
+        const int64_t count = int64_t(tasks_.size());
+        share(threads_, count, [&](int64_t i) {
+            Worker worker(t, s_, *tasks[i].group);
+            if (i < threads_) worker.bring(tasks[i]);
+            worker.run(tasks[i], i + threads_ < count ? &tasks[i + threads_] : nullptr);
+        });
+        for (const Group& group : groups_)
+            if (group.parts) Worker(t, s_, group).join_parts();
+    }
+
+private:
+    static double cost(const Group& group) { return double(group.tokens * group.chunks()); }
+
+    void cut(Group& group, double fair) {
+        const bool apart = cost(group) > fair || group.tokens * s_.shared() >= PANELS_FROM;
+        const int64_t heads = apart ? 1 : s_.kv_heads;
+        group.pieces = std::max<int64_t>(1, std::min(group.chunks(), int64_t(std::ceil(cost(group) / double(s_.kv_heads) / fair))));
+        for (int64_t head = 0; head < s_.kv_heads; head += heads)
+            for (int64_t i = 0; i < group.pieces; i++) {
+                const Range chunks(group.chunks(), i, group.pieces);
+                tasks_.push_back({&group, head, heads, group.first + chunks.begin, group.first + chunks.end});
+            }
+    }
+
+    void lend_memory() {
+        static thread_local Scratch scratch;
+        const auto size = [&](const Group& group) {
+            return group.pieces > 1 ? group.chunks() * s_.kv_heads * Layout::of(group.tokens, s_).size() : 0;
+        };
+        int64_t all = 0;
+        for (const Group& group : groups_) all += size(group);
+        float* memory = scratch.get(all);
+        for (Group& group : groups_)
+            if (group.pieces > 1) group.parts = std::exchange(memory, memory + size(group));
+    }
+
+    static thread_local std::vector<Group> groups_;  // kept from call to call for their memory alone
+    static thread_local std::vector<Task> tasks_;
+    const Shape& s_;
+    int threads_;
+};
+
+thread_local std::vector<Group> Plan::groups_;
+thread_local std::vector<Task> Plan::tasks_;
+
+}  // namespace
+
+void attend_by_dots(const Tensors<bf16>& tensors, const Shape& shape, int64_t cores) { Plan(tensors, shape, cores).run(tensors); }
+
+}  // namespace aril
+
+#endif

@@ -1,0 +1,80 @@
+"""`aril serve` in processes that may be killed, several on one database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import httpx
+from aril.commands._process import READY
+
+ADMIN_KEY = "the-admin-key"
+
+
+class Running:
+    """One server and a client of it, with the admin key."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self._process = process
+        self.http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {ADMIN_KEY}"})
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """As Ctrl-C would."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+
+    def models(self) -> list[str]:
+        """The ids of /v1/models."""
+        return [model["id"] for model in self.http.get("/v1/models").json()["data"]]
+
+    def upload(self, name: str, folder: Path) -> httpx.Response:
+        """POST a PEFT folder, and wait for the gate."""
+        files = [("files", (file.name, file.read_bytes())) for file in folder.iterdir() if file.suffix != ".md"]
+        return self.http.post("/admin/v1/adapters", data={"name": name, "wait": "60"}, files=files)
+
+    def answers(self, model: str) -> int:
+        """The status of one short request."""
+        return self.http.post("/v1/completions", json={"model": model, "prompt": "a", "max_tokens": 2}).status_code
+
+
+@contextmanager
+def started(model: Path, state: Path, flags: Sequence[str]) -> Iterator[Running]:
+    """A server on a free port; it is killed at the end, if it is not dead by then."""
+    environment = {**os.environ, "ARIL_ADMIN_KEY": ADMIN_KEY, "ARIL_API_KEY": "", "ARIL_DATABASE_URL": ""}
+    command = [sys.executable, "-m", "aril.cli", "serve", str(model), "--port", "0", "--state-dir", str(state), *flags]
+    state.mkdir(exist_ok=True)
+    with (state / "log").open("a") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True
+        )
+    running = None
+    try:
+        assert process.stdout is not None
+        running = Running(process, _url(process.stdout, state / "log"))
+        yield running
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if running is not None:
+            running.http.close()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _url(said: IO[str], log: Path) -> str:
+    for line in said:
+        if found := READY.match(line.strip()):
+            return found[1]
+    raise RuntimeError(f"the server did not start:\n{log.read_text()}")

@@ -1,0 +1,41 @@
+"""docs/openai.md: its commands run, its tests exist, its numbers are those of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from aril.commands._process import running
+from aril.engine.grammar import nursery
+from aril.engine.grammar.asked import LARGEST
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "openai.md").read_text()
+BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+WRITTEN_AT = "http://127.0.0.1:8000"
+
+
+def test_the_commands_succeed() -> None:
+    assert BLOCKS
+    with running("demo", ["--kv-cache-memory", "256MiB"]) as server:
+        for text in BLOCKS:
+            strict = text.replace(WRITTEN_AT, server.url).replace("curl ", "curl --fail-with-body --silent ")
+            done = subprocess.run(
+                ["bash", "-ec", strict], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, text + done.stdout + done.stderr
+            assert done.stdout.strip(), text
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert {name for name in named if f"def {name}(" not in written} == set()
+    assert all((ROOT / path).is_file() for path in re.findall(r"`(tests/[\w/]+\.py)`", PAGE))
+
+
+def test_the_page_tells_the_numbers_of_the_code() -> None:
+    for number in (nursery.CPU_SECONDS, nursery.SECONDS, nursery.MEMORY >> 20, f"{LARGEST:,}"):
+        assert f"{number} " in " ".join(PAGE.split())
