@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alembic import context
-
 from aril.admin_api.tables import Base
 
 context.configure(
