@@ -3,6 +3,7 @@
 from .adapters import DEFAULT_ALIAS, Adapter, Alias, Revision, State
 from .arrivals import Arrival, Stage
 from .base import NAME_LENGTH, Base, now
+from .batches import Batch, BatchState, File, FilePiece
 from .records import AuditLine, Flush, Reply, Spending, Usage
 from .tenants import Key, Tenant
 
@@ -14,6 +15,10 @@ __all__ = [
     "Arrival",
     "AuditLine",
     "Base",
+    "Batch",
+    "BatchState",
+    "File",
+    "FilePiece",
     "Flush",
     "Key",
     "Reply",
