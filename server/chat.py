@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,17 +12,15 @@ from fastapi.responses import JSONResponse
 
 from ..core.body import describes
 from ..core.callers import Caller
-from ..engine.metering import Work
 from ..engine.request import Chunk
-from . import prompts, sampling
 from .body import reads
-from .deps import CallerDep, Face, FaceDep, resolved
-from .generation import Choice, Collected, Generation, Usage, new_id
-from .logprobs import Speller, chat_content, of_prompt
-from .request_ids import named
+from .deps import CallerDep, Face, FaceDep
+from .generation import Choice
+from .logprobs import chat_content, of_prompt
 from .schemas import ChatRequest, StreamOptions
+from .speech.base import CallDelta, Delta, Heard
 from .sse import EventStream, event, unless_gone
-from .unsupported import CHAT, ignored, refuse, refuse_tools
+from .turn import News, Said, Turn, begin
 
 router = APIRouter()
 
@@ -32,93 +30,114 @@ async def chat_completions(
     request: Request, face: FaceDep, caller: CallerDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
 ) -> Response:
     """Continue a conversation, on the base or on an adapter."""
-    return await unless_gone(request, _begin(request, face, caller, body))
+    return await unless_gone(request, _answer(request, face, caller, body))
 
 
-async def _begin(request: Request, face: Face, caller: Caller, body: ChatRequest) -> Response:
-    refuse(body.unknown, CHAT)
-    refuse_tools(body.tools, body.tool_choice)
-    sampling.check_stream(body)
-    resolution = await resolved(request, caller, body.model, body.user)
-    prompt = await prompts.of_messages(face.engine, body.messages, body)
-    prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
-    params = sampling.of_chat(body, face.engine, len(prompt))
-    work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
-    headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
-    generation = Generation(new_id("chatcmpl"), body.model, work, body.priority, headers=headers)
-    view = ChatView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
+async def _answer(request: Request, face: Face, caller: Caller, body: ChatRequest) -> Response:
+    turn = await begin(request, face, caller, body)
+    view = ChatView(turn)
     if body.stream:
-        return EventStream(view.events(face), generation.headers)
-    whole = view.whole(await Collected.of(generation.run(face)))
-    return JSONResponse(whole, headers=generation.headers)
+        return EventStream(view.events(face), turn.work.headers)
+    return JSONResponse(view.whole(await turn.whole(face)), headers=turn.work.headers)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatView:
-    """One chat answer as its client sees it, whole or piece by piece."""
+    """One turn as OpenAI's chat shows it, whole or piece by piece."""
 
-    body: ChatRequest
-    work: Generation
-    speller: Speller
+    turn: Turn
 
-    def whole(self, found: Collected) -> dict[str, Any]:
+    def whole(self, said: Sequence[Said]) -> dict[str, Any]:
         """The chat.completion object."""
+        body, work, found = self.turn.body, self.turn.work, self.turn.found
         answer = {
-            **self.work.head("chat.completion"),
-            "choices": [self._choice(index, choice) for _, index, choice in found.sorted()],
+            **work.head("chat.completion"),
+            "choices": [self._choice(one) for one in said],
             "usage": found.usage.shown(),
         }
-        if self.body.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = of_prompt(found.prompt_logprobs.get(0), self.speller, self.body.prompt_logprobs)
-        if self.body.return_token_ids:
-            answer["prompt_token_ids"] = list(self.work.prompts[0])
+        if body.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = of_prompt(found.prompt_logprobs.get(0), self.turn.speller, body.prompt_logprobs)
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = list(work.prompts[0])
         return answer
 
     async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
         """The chat.completion.chunk events."""
-        options = self.body.stream_options or StreamOptions()
-        head, usage = self.work.head("chat.completion.chunk"), Usage()
-        async with aclosing(self.work.run(face)) as stream:
-            async for prompt_at, chunk in stream:
-                choices = [_opening(chunk.index)] if usage.count(prompt_at, chunk) else []
-                choices += self._news(chunk)
+        options = self.turn.body.stream_options or StreamOptions()
+        head, usage = self.turn.work.head("chat.completion.chunk"), self.turn.usage
+        async with aclosing(self.turn.news(face)) as stream:
+            async for news in stream:
+                choices = [_opening(news.index)] if news.is_first else []
+                choices += self._news(news)
                 told = usage.shown() if options.continuous_usage_stats else None
                 if choices:
                     yield b"".join(_event(head, choice, options, told) for choice in choices)
         if options.include_usage:
             yield event({**head, "choices": [], "usage": usage.shown()})
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, said: Said) -> dict[str, Any]:
         shown = {
-            "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": self._logprobs(choice),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
+            "index": said.index,
+            "message": _message(said.heard),
+            "logprobs": self._logprobs(said.choice),
+            "finish_reason": said.finish_reason,
+            "stop_reason": said.choice.stop_reason,
         }
-        return {**shown, "token_ids": choice.token_ids} if self.body.return_token_ids else shown
+        return {**shown, "token_ids": said.choice.token_ids} if self.turn.body.return_token_ids else shown
 
-    def _news(self, chunk: Chunk) -> list[dict[str, Any]]:
+    def _news(self, news: News) -> list[dict[str, Any]]:
         """What a chunk brings, in at most one choice; text that is held back brings nothing yet."""
-        if not (chunk.text or chunk.logprobs or chunk.finish_reason or self.body.return_token_ids):
+        chunk, shows_ids = news.chunk, self.turn.body.return_token_ids
+        if not (news.delta or chunk.logprobs or chunk.finish_reason or shows_ids):
             return []
         choice = {
-            "index": chunk.index,
-            "delta": {"content": chunk.text} if chunk.text else {},
+            "index": news.index,
+            "delta": _delta(news.delta),
             "logprobs": self._logprobs(chunk),
-            "finish_reason": chunk.finish_reason,
+            "finish_reason": news.finish_reason,
         }
         if chunk.finish_reason:
             choice["stop_reason"] = chunk.stop_reason
-        if self.body.return_token_ids:
+        if shows_ids:
             choice["token_ids"] = chunk.token_ids
         return [choice]
 
     def _logprobs(self, found: Choice | Chunk) -> dict[str, Any] | None:
-        if not self.body.logprobs:
+        body = self.turn.body
+        if not body.logprobs:
             return None
-        content = chat_content(found.logprobs or (), self.body.top_logprobs or 0, self.speller)
+        content = chat_content(found.logprobs or (), body.top_logprobs or 0, self.turn.speller)
         return {"content": content, "refusal": None}
+
+
+def _message(heard: Heard) -> dict[str, Any]:
+    """What the assistant said; `content` is null where calls say it all."""
+    message: dict[str, Any] = {"role": "assistant", "content": heard.content or (None if heard.calls else "")}
+    message["refusal"] = None
+    if heard.reasoning:
+        message["reasoning_content"] = message["reasoning"] = heard.reasoning
+    if heard.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in heard.calls
+        ]
+    return message
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    shown: dict[str, Any] = {"content": delta.content} if delta.content else {}
+    if delta.reasoning:
+        shown["reasoning_content"] = shown["reasoning"] = delta.reasoning
+    if delta.calls:
+        shown["tool_calls"] = [_call(news) for news in delta.calls]
+    return shown
+
+
+def _call(news: CallDelta) -> dict[str, Any]:
+    if news.name is None:
+        return {"index": news.index, "function": {"arguments": news.arguments}}
+    function = {"name": news.name, "arguments": news.arguments}
+    return {"index": news.index, "id": news.id, "type": "function", "function": function}
 
 
 def _opening(index: int) -> dict[str, Any]:

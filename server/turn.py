@@ -1,0 +1,118 @@
+"""One turn of a model in a conversation: begun from a chat request, heard piece by piece or whole.
+
+/v1/chat/completions, and every other shape of a conversation, is a rendering of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from ..core.callers import Caller
+from ..engine.metering import Work
+from ..engine.request import Chunk
+from . import prompts, sampling
+from .deps import Face, resolved
+from .generation import Choice, Collected, Generation, Usage, new_id
+from .logprobs import Speller
+from .request_ids import named
+from .schemas import ChatRequest
+from .speech.base import Delta, Heard, Listener, Plain, joined
+from .unsupported import CHAT, ignored, refuse, refuse_tools
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a chunk brings to one choice. `delta` is what its text turned out to be, and may be empty."""
+
+    index: int
+    is_first: bool  # of its choice
+    delta: Delta
+    finish_reason: str | None  # OpenAI's word; with the last news of a choice
+    chunk: Chunk
+
+
+@dataclass(slots=True)
+class Said:
+    """One whole choice: its tokens, and what they turned out to say."""
+
+    index: int
+    choice: Choice = field(default_factory=Choice)
+    heard: Heard = field(default_factory=Heard)
+    finish_reason: str | None = None
+
+    def take(self, news: News) -> None:
+        """Append what `news` brings."""
+        self.choice.take(news.chunk)
+        self.heard.take(news.delta)
+        self.finish_reason = news.finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer on its way. Either `news` or `whole` is asked for, once."""
+
+    body: ChatRequest
+    work: Generation
+    speller: Speller
+    listener: Callable[[], Listener]  # makes one for each choice
+    found: Collected = field(default_factory=Collected)  # scores of the prompt, and usage so far
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return self.found.usage
+
+    async def news(self, face: Face) -> AsyncGenerator[News, None]:
+        """What comes of all choices, in the order it comes; closing it early aborts them."""
+        hearing: dict[int, _Hearing] = {}
+        async with aclosing(self.work.run(face)) as stream:
+            async for prompt_at, chunk in stream:
+                is_first = self.found.note(prompt_at, chunk)
+                one = hearing.setdefault(chunk.index, _Hearing(self.listener()))
+                yield News(chunk.index, is_first, one.delta(chunk), one.finish_reason(chunk), chunk)
+
+    async def whole(self, face: Face) -> list[Said]:
+        """All choices, in the order of the answer."""
+        said: dict[int, Said] = {}
+        async with aclosing(self.news(face)) as stream:
+            async for news in stream:
+                said.setdefault(news.index, Said(news.index)).take(news)
+        return [said[index] for index in sorted(said)]
+
+
+async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl") -> Turn:
+    """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
+    refuse(body.unknown, CHAT)
+    refuse_tools(body.tools, body.tool_choice)
+    sampling.check_stream(body)
+    resolution = await resolved(request, caller, body.model, body.user)
+    prompt = await prompts.of_messages(face.engine, body.messages, body)
+    prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
+    params = sampling.of_chat(body, face.engine, len(prompt))
+    work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
+    headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
+    generation = Generation(new_id(prefix), body.model, work, body.priority, headers=headers)
+    return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), Plain)
+
+
+@dataclass(slots=True)
+class _Hearing:
+    """One choice's listener, and whether it has heard a call."""
+
+    listener: Listener
+    calls: bool = False
+
+    def delta(self, chunk: Chunk) -> Delta:
+        delta = self.listener.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            delta = joined((delta, self.listener.end()))
+        self.calls = self.calls or bool(delta.calls)
+        return delta
+
+    def finish_reason(self, chunk: Chunk) -> str | None:
+        """A turn that ends with calls waits for their results."""
+        return "tool_calls" if self.calls and chunk.finish_reason == "stop" else chunk.finish_reason
