@@ -28,6 +28,7 @@ from .keyring import Keyring
 from .migrate import upgrade
 from .quotas import Quotas
 from .reconcile import Reconciler
+from .responses import Responses
 from .routes.adapters import AdapterRoutes
 from .routes.aliases import AliasRoutes
 from .routes.audit import AuditRoutes
@@ -62,6 +63,7 @@ class Admin:
     feed: Feed
     gate: Gate
     arrivals: Arrivals
+    responses: Responses | None  # None: none is kept
 
     async def start(self) -> None:
         """Migrate, learn the keys, finish what a crash left, load what is active, and go on reconciling. Call before
@@ -72,6 +74,8 @@ class Admin:
         log.info(event("audit_read", **await self.database.run(audit.head)))
         self.books.start()
         await asyncio.to_thread(self.store.sweep)
+        if self.responses is not None:
+            await self.responses.sweep(alone=self.database.is_sqlite)
         await self.reconciler.once()
         self.reconciler.start()
         self.feed.start()
@@ -118,7 +122,13 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
     router.include_router(present, prefix=PREFIX)
     router.include_router(past, prefix=PREFIX)
     router.include_router(VllmRoutes(service, arrivals).router, dependencies=guard(keyring))
-    reconciler = Reconciler(service, database, settings.reconcile_seconds)
+    responses = (
+        Responses(database, days=settings.response_days, max_bytes=settings.response_bytes)
+        if settings.response_days
+        else None
+    )
+    sweeps = [] if responses is None else [responses.sweep]
+    reconciler = Reconciler(service, database, settings.reconcile_seconds, sweeps)
     feed = Feed(database, [keyring, service])
     gate = Gate(service, database, store, engine, targets)
     return Admin(
@@ -136,4 +146,5 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
         feed=feed,
         gate=gate,
         arrivals=arrivals,
+        responses=responses,
     )

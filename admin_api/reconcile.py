@@ -6,6 +6,7 @@ The only place that repairs: whatever a crash, another process on the same datab
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 from ..core.errors import ArilError
 from ..core.log import event, get_logger
@@ -20,7 +21,15 @@ log = get_logger(__name__)
 class Reconciler:
     """Repeats `once` until it is stopped."""
 
-    def __init__(self, service: AdapterService, database: Database, seconds: float) -> None:
+    def __init__(
+        self,
+        service: AdapterService,
+        database: Database,
+        seconds: float,
+        sweeps: Sequence[Callable[[], Awaitable[None]]] = (),
+    ) -> None:
+        """`sweeps` are what others do with their own tables from time to time."""
+        self._sweeps = sweeps
         self._service = service
         self._database = database
         self._seconds = seconds
@@ -32,6 +41,8 @@ class Reconciler:
         await self._service.retire_older()
         await self._service.drop_unneeded()
         await self._database.run(forget_old)
+        for sweep in self._sweeps:
+            await sweep()
         self._service.uploads.set()
 
     def start(self) -> None:

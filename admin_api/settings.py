@@ -9,6 +9,8 @@ from ..core.errors import InvalidRequest
 
 DATABASE_FILE = "registry.sqlite3"
 KEY_FILE = "admin.key"
+MAX_DAYS = 36_500
+MIN_RESPONSE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class AdminSettings:
     allowed_sources: tuple[str, ...] = ()  # URLs that adapters may be fetched from, each with all that is below
     allowed_addresses: tuple[str, ...] = ()  # that are not public, for https sources
     kept_revisions: int = 5  # per adapter; the bytes of older inactive ones are dropped
+    response_days: int = 30  # that responses are kept; 0: none is
+    response_bytes: int = 256 << 20  # of the responses that are kept for one tenant
     reconcile_seconds: float = 30.0
     retire_grace_seconds: float = 2.0  # a replaced revision stays loaded so long for requests that just resolved it
 
@@ -32,6 +36,10 @@ class AdminSettings:
             raise InvalidRequest("the admin key is empty; give one, or none to have one made", param="admin_key")
         if self.max_upload_bytes < 1 or self.kept_revisions < 1 or self.reconcile_seconds <= 0:
             raise InvalidRequest("max_upload_bytes, kept_revisions and reconcile_seconds must be positive")
+        if not 0 <= self.response_days <= MAX_DAYS:
+            raise InvalidRequest(f"--response-days {self.response_days} is out of range; it goes from 0 to {MAX_DAYS}")
+        if self.response_bytes < MIN_RESPONSE_BYTES:
+            raise InvalidRequest(f"--response-bytes {self.response_bytes} is less than {MIN_RESPONSE_BYTES}")
 
     @property
     def url(self) -> str:

@@ -5,6 +5,7 @@ from .arrivals import Arrival, Stage
 from .base import NAME_LENGTH, Base, now
 from .batches import Batch, BatchState, File, FilePiece
 from .records import AuditLine, Flush, Reply, Spending, Usage
+from .responses import StoredResponse
 from .tenants import Key, Tenant
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Spending",
     "Stage",
     "State",
+    "StoredResponse",
     "Tenant",
     "Usage",
     "now",
