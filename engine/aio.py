@@ -78,6 +78,8 @@ class AsyncEngine:
         adapter: AdapterRef | None = None,
         priority: int = 0,
     ) -> AsyncIterator[Chunk]:
+        if params.bad_words:
+            params = await asyncio.to_thread(self._engine.text.spelled, params)
         mailbox = Mailbox(params.n)
         reader = _Reader(asyncio.get_running_loop(), mailbox, params.n)
         request = Request(request_id, list(prompt), params, adapter, priority)

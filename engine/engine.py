@@ -91,7 +91,7 @@ class Engine:
         if request.adapter is not None:
             self._residents.enter(request.adapter)
         try:
-            request.params = self._seeded(request.params)
+            request.params = self._spelled(self._seeded(request.params))
             self._scheduler.add(request)
         except Exception:
             self._leave(request)
@@ -204,6 +204,7 @@ class Engine:
             ("prompt", request.prompt),
             ("logit_bias", params.logit_bias),
             ("stop_token_ids", params.stop_token_ids),
+            ("allowed_token_ids", params.allowed_token_ids or ()),
         ):
             if wrong := [token for token in ids if not 0 <= token < vocab]:
                 raise InvalidRequest(
@@ -214,6 +215,14 @@ class Engine:
         if params.seed is not None or params.greedy:
             return params
         return dataclasses.replace(params, seed=self._seeds.randrange(MAX_SEED))
+
+    def _spelled(self, params: SamplingParams) -> SamplingParams:
+        """With its bad words as token ids; those that the model has no tokens for cannot come anyway."""
+        if not (params.bad_words or params.bad_words_ids):
+            return params
+        params, vocab = self.text.spelled(params), self.model.vocab_size
+        possible = tuple(ids for ids in params.bad_words_ids if all(0 <= token < vocab for token in ids))
+        return dataclasses.replace(params, bad_words_ids=possible)
 
     def _require_life(self) -> None:
         if self._failure is not None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..kernels.ops.masks import mask_tokens_
+from .grammar.base import Bits, words_of
 from .grammar.constraint import Constraint
 from .params import SamplingParams
 
@@ -60,14 +61,52 @@ class History:
         self._size += 1
 
 
+class BadWords:
+    """Sequences of tokens that a row's output may not complete; one token costs a look-up for each length of them."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]], output: Sequence[int]) -> None:
+        self._last: dict[tuple[int, ...], list[int]] = {}  # by all before it: the tokens that would complete one
+        for *before, last in sequences:
+            self._last.setdefault(tuple(before), []).append(last)
+        self._lengths = sorted({len(before) for before in self._last})
+        self._tail = list(output[-self._lengths[-1] :]) if self._lengths[-1] else []
+
+    def add(self, token: int) -> None:
+        """One more output token."""
+        self._tail = [*self._tail, token][-self._lengths[-1] :] if self._lengths[-1] else []
+
+    def tokens(self) -> Ints:
+        """What may not come next."""
+        ends = (tuple(self._tail[len(self._tail) - n :]) for n in self._lengths if n <= len(self._tail))
+        return np.asarray([token for before in ends for token in self._last.get(before, ())], np.int64)
+
+
+class Allowed:
+    """The only tokens that a row may have, as packed bits."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = np.asarray(tokens, np.int64)
+        self._bits: Bits | None = None
+
+    def bits(self, vocab_size: int) -> Bits:
+        """The mask of a vocabulary; made once."""
+        if self._bits is None:
+            flags = np.zeros(32 * words_of(vocab_size), np.uint8)
+            flags[self._tokens] = 1
+            self._bits = np.packbits(flags, bitorder="little").view(np.int32)
+        return self._bits
+
+
 @dataclass(slots=True)
 class RuledRow:
-    """What the rules know of one row. `num_output` and `history` move on with `took`."""
+    """What the rules know of one row. `num_output`, `history` and `bad_words` move on with `took`."""
 
     params: SamplingParams
     history: History | None  # None: no penalty asks for it
     enders: Ints  # the tokens that may end the text: end of sequence and stop ids
     num_output: int
+    allowed: Allowed | None = None  # None: all
+    bad_words: BadWords | None = None
     constraint: Constraint | None = None
 
     @classmethod
@@ -79,7 +118,9 @@ class RuledRow:
         elif params.presence_penalty or params.frequency_penalty:
             history = History((), output)
         enders = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
-        return cls(params, history, np.asarray(sorted(enders), np.int64), len(output))
+        allowed = None if params.allowed_token_ids is None else Allowed(params.allowed_token_ids)
+        bad_words = BadWords(params.bad_words_ids, output) if params.bad_words_ids else None
+        return cls(params, history, np.asarray(sorted(enders), np.int64), len(output), allowed, bad_words)
 
     @property
     def delays_end(self) -> bool:
@@ -89,14 +130,28 @@ class RuledRow:
     @property
     def has_rules(self) -> bool:
         """Whether any rule applies to the next token."""
-        params = self.params
-        return bool(params.logit_bias) or self.history is not None or self.delays_end or self.constraint is not None
+        asked = (self.history, self.allowed, self.bad_words, self.constraint)
+        return bool(self.params.logit_bias) or self.delays_end or any(rule is not None for rule in asked)
+
+    @property
+    def must_end(self) -> bool:
+        """Whether its constraint allows nothing but the end of the text."""
+        return self.constraint is not None and self.constraint.done
+
+    def bits(self, vocab_size: int) -> Bits | None:
+        """The mask of what may come next; None: all. Where the text must end, `allowed_token_ids` has no say."""
+        only = None if self.allowed is None else self.allowed.bits(vocab_size)
+        if self.constraint is None:
+            return only
+        held = self.constraint.bits()
+        return held if only is None or self.constraint.done else held & only
 
     def took(self, token: int) -> None:
         """One more output token."""
         self.num_output += 1
-        if self.history is not None:
-            self.history.add(token)
+        for past in (self.history, self.bad_words):
+            if past is not None:
+                past.add(token)
 
 
 Ruled = Sequence[tuple[int, RuledRow]]  # row of the logits, and what it asks
@@ -104,23 +159,26 @@ Ruled = Sequence[tuple[int, RuledRow]]  # row of the logits, and what it asks
 
 def apply_rules(logits: Tensor, rows: Ruled) -> None:
     """Change `logits` [S, vocab] in place by every rule, in order."""
-    for rule in (hold_to_grammar, mask_enders, add_bias, penalise):
+    for rule in (allow, ban, mask_enders, add_bias, penalise):
         rule(logits, rows)
 
 
-def hold_to_grammar(logits: Tensor, rows: Ruled) -> None:
-    """No token that the constraint of a row does not allow."""
-    held = [(at, row.constraint.bits()) for at, row in rows if row.constraint is not None]
-    if held:
-        places = np.asarray([at for at, _ in held], np.int64)
-        mask_tokens_(logits, _on(logits, places), _on(logits, np.stack([bits for _, bits in held])))
+def allow(logits: Tensor, rows: Ruled) -> None:
+    """No token but those of `allowed_token_ids`, and of them none that the constraint of a row does not allow."""
+    masks = [(at, bits) for at, row in rows if (bits := row.bits(logits.shape[1])) is not None]
+    if masks:
+        places = np.asarray([at for at, _ in masks], np.int64)
+        mask_tokens_(logits, _on(logits, places), _on(logits, np.stack([bits for _, bits in masks])))
+
+
+def ban(logits: Tensor, rows: Ruled) -> None:
+    """No token that would complete one of `bad_words`, unless the text must end."""
+    _forbid(logits, [(at, row.bad_words.tokens()) for at, row in rows if row.bad_words and not row.must_end])
 
 
 def mask_enders(logits: Tensor, rows: Ruled) -> None:
-    """Before `min_tokens`, no token may end the text, unless its constraint allows no other."""
-    masked = [(at, row.enders) for at, row in rows if row.delays_end and not (row.constraint and row.constraint.done)]
-    if masked:
-        logits[_places(logits, masked)] = -torch.inf
+    """Before `min_tokens`, no token may end the text, unless it must end."""
+    _forbid(logits, [(at, row.enders) for at, row in rows if row.delays_end and not row.must_end])
 
 
 def add_bias(logits: Tensor, rows: Ruled) -> None:
@@ -145,6 +203,11 @@ def penalise(logits: Tensor, rows: Ruled) -> None:
     values = logits[places]
     values = torch.where(values > 0, values / repetition, values * repetition)
     logits[places] = values - frequency * counts - presence * (counts > 0)
+
+
+def _forbid(logits: Tensor, tokens: Sequence[tuple[int, Ints]]) -> None:
+    if tokens:
+        logits[_places(logits, tokens)] = -torch.inf
 
 
 def _places(logits: Tensor, tokens: Sequence[tuple[int, Ints]]) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from ..core.errors import InvalidRequest
 from .grammar.asked import StructuredOutputs
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
+MAX_BAD_WORDS = 1 << 14  # characters of them all: each step of the request looks through their lengths
 MAX_SEED = 2**63 - 1
 
 
@@ -22,6 +23,7 @@ class SamplingParams:
     every logit at the prompt's positions; it is for those who call the engine in this process.
     `max_tokens=None` means up to the end of the context. `structured_outputs` may be an object with its fields; a
     text under a constraint ends where the constraint ends it, whatever `min_tokens` and `ignore_eos` say.
+    `bad_words` become `bad_words_ids`, sequences of tokens that may not be completed, when the engine spells them.
     Raises InvalidRequest, naming the field, for a value out of range.
     """
 
@@ -34,6 +36,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None  # None: all
+    bad_words: tuple[str, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
     min_tokens: int = 0
     max_tokens: int | None = 16
     stop: tuple[str, ...] = ()
@@ -52,6 +57,10 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "bad_words", tuple(self.bad_words))
+        object.__setattr__(self, "bad_words_ids", tuple(map(tuple, self.bad_words_ids)))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             object.__setattr__(self, "structured_outputs", StructuredOutputs.of(self.structured_outputs))
         for name, low, high in _RANGES:
@@ -60,10 +69,22 @@ class SamplingParams:
             raise InvalidRequest("stop: an empty string would stop at once; leave it out", param="stop")
         for token, bias in self.logit_bias.items():
             _check_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
+        self._check_words()
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is over max_tokens={self.max_tokens}", param="min_tokens"
             )
+
+    def _check_words(self) -> None:
+        if self.allowed_token_ids == ():
+            raise InvalidRequest(
+                "allowed_token_ids: an empty list allows no token; name one or leave it out", param="allowed_token_ids"
+            )
+        if not all(self.bad_words) or not all(self.bad_words_ids):
+            raise InvalidRequest("bad_words: an empty one is in every text; leave it out", param="bad_words")
+        size = sum(map(len, self.bad_words))
+        if size > MAX_BAD_WORDS:
+            raise InvalidRequest(f"bad_words: {size} characters are over {MAX_BAD_WORDS} in all", param="bad_words")
 
     @property
     def greedy(self) -> bool:

@@ -168,9 +168,13 @@ def token_logprobs(raw: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[T
 def _no_token_left(params: SamplingParams) -> ArilError:
     if params.structured_outputs is not None:
         return params.structured_outputs.refused("no token that goes on or ends the text is left by the other fields")
-    return InvalidRequest(
-        "min_tokens: no token is left to go on with, as stop_token_ids has them all", param="min_tokens"
+    limits = (
+        ("allowed_token_ids", params.allowed_token_ids is not None),
+        ("bad_words", bool(params.bad_words_ids)),
+        ("min_tokens", True),  # with stop_token_ids
     )
+    param = next(name for name, is_asked in limits if is_asked)
+    return InvalidRequest(f"{param}: no token is left to go on with, beside the other fields", param=param)
 
 
 def _lost(voices: Sequence[_Voice]) -> dict[int, ArilError]:

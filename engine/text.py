@@ -5,6 +5,7 @@ Encoding and rendering are safe on any thread; they touch no state.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,18 @@ class Text:
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise InvalidRequest(f"the chat template refuses this conversation: {error}", param="messages") from error
         return self.encode(text, add_special_tokens=False)
+
+    def spelled(self, params: SamplingParams) -> SamplingParams:
+        """`params` with its `bad_words` as token ids: each as a text begins with it, and as it follows a space."""
+        if not params.bad_words:
+            return params
+        written: list[str] = []
+        for word in params.bad_words:
+            bare = word.lstrip(" ")
+            written += [bare or word, " " + bare]
+        spelled = [tuple(self.encode(text, add_special_tokens=False)) for text in dict.fromkeys(written)]
+        ids = tuple(dict.fromkeys(sequence for sequence in spelled if sequence))
+        return dataclasses.replace(params, bad_words=(), bad_words_ids=params.bad_words_ids + ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to a text; a part of a character, perhaps."""

@@ -81,8 +81,11 @@ def _shared(body: Sampling, vocab_size: int) -> dict[str, Any]:
         fields["top_k"] = min(fields["top_k"], vocab_size)
     if body.stop is not None:
         fields["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
-    if body.stop_token_ids is not None:
-        fields["stop_token_ids"] = tuple(_token(t, vocab_size, "stop_token_ids") for t in body.stop_token_ids)
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        if (tokens := getattr(body, name)) is not None:
+            fields[name] = tuple(_token(token, vocab_size, name) for token in tokens)
+    if body.bad_words is not None:
+        fields["bad_words"] = tuple(body.bad_words)
     if body.logit_bias is not None:
         fields["logit_bias"] = {_token(t, vocab_size, "logit_bias"): b for t, b in body.logit_bias.items()}
     if (constraint := constraint_of(body)) is not None:

@@ -78,6 +78,8 @@ class Sampling(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Biases | None = None
+    allowed_token_ids: Many[int] | None = None
+    bad_words: Many[str] | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
     stop: str | Many[str] | None = None

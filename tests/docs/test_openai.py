@@ -10,6 +10,7 @@ from pathlib import Path
 from aril.commands._process import running
 from aril.engine.grammar import nursery
 from aril.engine.grammar.asked import LARGEST
+from aril.engine.params import MAX_BAD_WORDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "openai.md").read_text()
@@ -37,5 +38,5 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 def test_the_page_tells_the_numbers_of_the_code() -> None:
-    for number in (nursery.CPU_SECONDS, nursery.SECONDS, nursery.MEMORY >> 20, f"{LARGEST:,}"):
+    for number in (nursery.CPU_SECONDS, nursery.SECONDS, nursery.MEMORY >> 20, f"{LARGEST:,}", f"{MAX_BAD_WORDS:,}"):
         assert f"{number} " in " ".join(PAGE.split())

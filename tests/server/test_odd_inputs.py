@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import json
 from typing import Any
 
 import httpx
 import pytest
+from builders.answers import GREEDY, both_ways, events, joined
 from openai import OpenAI
 
 DEF = 328  # the token "pomegranate", which stands for "DEF": a stop string lies in its middle
 SPECIAL = {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
 WAVING = "\U0001f44b\U0001f3fd"  # two characters, eight bytes
 MESSAGES = [{"role": "user", "content": "hi"}]
-GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0, "ignore_eos": True}
-
-
-def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of the stream that `body` asks for."""
-    answer = http.post(path, json={**body, "stream": True})
-    assert answer.status_code == 200, answer.text
-    parts = [part.removeprefix("data: ") for part in answer.text.split("\n\n") if part]
-    assert parts[-1] == "[DONE]"
-    return [json.loads(part) for part in parts[:-1]]
-
-
-def both_ways(http: httpx.Client, **asked: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The one choice of a completion, whole, and the parts of it when streamed."""
-    body = {**GREEDY, "prompt": "the dog", **asked}
-    whole = http.post("/v1/completions", json=body)
-    assert whole.status_code == 200, whole.text
-    return whole.json()["choices"][0], [e["choices"][0] for e in events(http, "/v1/completions", body)]
-
-
-def joined(parts: list[dict[str, Any]]) -> str:
-    return "".join(part["text"] for part in parts)
 
 
 @pytest.mark.parametrize(("stop", "left"), [("pome", ""), ("gran", "pome"), ("ate", "pomegran"), ("tepo", "pomegrana")])
