@@ -219,8 +219,12 @@ def _reserved(work: Work, who: str, limit: int | None) -> int:
     if prompt > limit:
         message = f"the prompt has {prompt} tokens, and {who} may use {limit} in a minute: it would never have its turn"
         raise TooLarge(message, code="tokens_over_limit")
-    answers = sum(min(params.max_tokens or MOST_RESERVED, MOST_RESERVED) * params.n for params in work.params)
+    answers = sum(_answer(params.max_tokens) * params.n for params in work.params)
     return min(prompt + answers, limit)
+
+
+def _answer(max_tokens: int | None) -> int:
+    return MOST_RESERVED if max_tokens is None else min(max_tokens, MOST_RESERVED)
 
 
 def _headers(holds: Sequence[Hold], now: float) -> dict[str, str]:

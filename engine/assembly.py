@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -26,6 +27,7 @@ from ..models.source import Source, locate
 from .client import ModelInfo
 from .config import EngineConfig
 from .defaults import sampling_defaults
+from .embedding import sizes_of
 from .grammar.constraint import Constraints
 from .grammar.grammars import Grammars
 from .graphs import Graphed, num_spare_blocks, recorder_for
@@ -33,7 +35,7 @@ from .inputs import Packer, RowState
 from .kv.ahead import MemoryAhead
 from .kv.tensors import allocate
 from .memory import Memory, divide, require
-from .params import SamplingParams
+from .params import Pooling, SamplingParams
 from .passes import Eager, Pass
 from .runner import Runner
 from .sampler import Sampler
@@ -90,6 +92,8 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
         vocab_size=network.spec.vocab_size,
         dtype=str(network.spec.dtype).removeprefix("torch."),
         created=int(time.time()),
+        pooling=cast(Pooling, config.pooling_type),
+        embedding_sizes=sizes_of(network.spec.config, network.spec.hidden_size),
     )
     grammars = Grammars(config.grammar_backend, lambda: text.vocabulary(model.vocab_size, sorted(eos)))
     with refused_when_full("the KV cache does not fit", "lower --kv-cache-memory", "kv_cache_memory"):
@@ -169,7 +173,7 @@ class _Maker:
         new = partial(NewRow, token_ids=[0] * length, num_prompt=length, params=SamplingParams(), index=0, slot=0)
         blocks = tuple(range(-(-length // self.config.block_size)))
         states = [RowState(new(id=str(at), blocks=blocks)) for at in range(num_rows)]
-        eager.logits([(Row(state.id, 0, length, samples=True), state) for state in states])
+        eager.run([(Row(state.id, 0, length, samples=True), state) for state in states])
 
     def caches(self, memory: Memory) -> list[LayerCache]:
         """The KV cache; the spare blocks are its last."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..lora.adapter import AdapterRef
-from .params import SamplingParams
+from .params import Pooling, SamplingParams
 from .request import Chunk
 from .text import Text
 
@@ -22,6 +22,8 @@ class ModelInfo:
     vocab_size: int
     dtype: str
     created: int  # seconds since the epoch
+    pooling: Pooling  # of embeddings, where their request does not say
+    embedding_sizes: Sequence[int]  # dimensions that embeddings may have; the last is the model's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from ..core.errors import InvalidRequest
+from .params import POOLINGS
 
 BYTE_UNITS = {
     "": 1,
@@ -117,6 +118,9 @@ class EngineConfig:
         "--generation-config", "sampling defaults: auto (the model's file), vllm (neutral), or a folder", "auto"
     )
     chat_template: str | None = option("--chat-template", "a Jinja chat template, or a file that holds one", None)
+    pooling_type: str = option(
+        "--pooling-type", "how a prompt is embedded where its request does not say", "last", choices=POOLINGS
+    )
     grammar_backend: str = option(
         "--grammar-backend", "library that holds answers to a schema, a regex or a grammar", "llguidance"
     )

@@ -19,8 +19,7 @@ from ..core.log import event, get_logger
 from ..core.platform import Platform
 from .inputs import RowState
 from .params import SamplingParams
-from .passes import Eager, Rows
-from .sampler import Wanted
+from .passes import Eager, Passed, Rows
 from .step import NewRow, Row
 
 STRIDE = 8  # sizes are 1, 2, 4 and then every 8th: at most 7 rows are spare
@@ -85,9 +84,9 @@ class Graphed:
         self._spare = spare_rows(spare_blocks)
         self._recorded: dict[tuple[int, int], _Recorded] = {}  # by size, and the rank that adapters' scratch is for
 
-    def logits(self, rows: Rows) -> tuple[Tensor, list[Wanted]]:
+    def run(self, rows: Rows) -> Passed:
         if not self._sizes or len(rows) > self._sizes[-1] or not all(map(_decodes, rows)):
-            return self._eager.logits(rows)
+            return self._eager.run(rows)
         size = next(size for size in self._sizes if size >= len(rows))
         inputs = self._eager.packer.pack([*rows, *self._spare[: size - len(rows)]], width=self._width)
         inputs = replace(inputs, ragged=replace(inputs.ragged, max_seq=self._max_seq))
@@ -99,12 +98,12 @@ class Graphed:
             except Unsupported as error:
                 self._sizes = []
                 log.warning(event("steps_not_recorded", reason=error.message, effect="slower steps"))
-                return self._eager.logits(rows)
+                return self._eager.run(rows)
         recorded = self._recorded[key]
         if delta is not None:
             _refill(recorded.rows, delta)
         recorded.recording.replay()
-        return recorded.recording.result[: len(rows)], inputs.wanted[: len(rows)]
+        return Passed(recorded.recording.result[: len(rows)], inputs.wanted[: len(rows)])
 
     def _record(self, batch: Any) -> _Recorded:
         forward = self._eager.network.forward

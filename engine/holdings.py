@@ -73,7 +73,7 @@ class Holdings:
 
     def acquire_blocks(self, request: Request) -> bool:
         """Whether all its tokens have blocks now; each running request keeps one to grow into."""
-        reuse = not request.scores_prompt
+        reuse = not request.needs_whole_prompt
         cached = self._tables.admit(request, spare=len(self.running), reuse=reuse)
         if cached is None and self._forked and not self.running:
             self._drop_forks()

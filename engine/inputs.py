@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..models.batch import Ragged
+from .pooling import Pooled
 from .sampler import Wanted
 from .step import NewRow, Row
 
@@ -64,7 +65,7 @@ def _with_room(array: NDArray[Scalar]) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One step on the device, and what is wanted of its logits."""
+    """One step on the device, and what is wanted of its last hidden states: to be drawn from, or to be pooled."""
 
     tokens: Tensor  # [T] int64
     positions: Tensor  # [T] int64
@@ -72,6 +73,8 @@ class Inputs:
     ragged: Ragged
     slots: Array  # [T] int32: adapter slot of each token, on the host
     wanted: list[Wanted]
+    pooled: list[Pooled]
+    logits_at: list[int] | None  # of the hidden states at `sample_at`, those that logits are wanted of; None = all
 
 
 class Packer:
@@ -90,7 +93,8 @@ class Packer:
         starts = np.asarray([row.start for row, _ in rows], np.int64)
         lengths = np.asarray([row.length for row, _ in rows], np.int64)
         ends = np.cumsum(lengths)
-        wanted, sample_at = _wanted(rows, (ends - lengths).tolist())
+        wishes = _Wishes.of(rows, (ends - lengths).tolist())
+        sample_at = wishes.sample_at
         num_tokens, num_rows = int(ends[-1]), len(rows)
         width = width or max(state.num_blocks for _, state in rows)
         layout = self._buffer.layout(
@@ -112,7 +116,8 @@ class Packer:
         sent = self._buffer.send(layout)
         ragged = Ragged(sent[4], sent[5], sent[6], sent[2], int(lengths.max()), int(seq_lens.max()))
         slots = np.repeat(np.asarray([state.slot for _, state in rows], np.int32), lengths)
-        return Inputs(sent[0], sent[1], sent[3], ragged, slots, wanted)
+        logits_at = wishes.logits_at if wishes.pooled else None
+        return Inputs(sent[0], sent[1], sent[3], ragged, slots, wishes.wanted, wishes.pooled, logits_at)
 
 
 def _copy_rows(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int], tokens: Array, table: Array) -> None:
@@ -122,22 +127,52 @@ def _copy_rows(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int], toke
         table[at, : state.num_blocks] = state.blocks[: state.num_blocks]
 
 
-def _wanted(rows: Sequence[tuple[Row, RowState]], starts: Sequence[int]) -> tuple[list[Wanted], list[int]]:
-    """What each row wants of the logits, and the tokens of the batch whose logits that takes."""
-    wanted: list[Wanted] = []
-    sample_at: list[int] = []
-    for (row, state), start in zip(rows, starts, strict=True):
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What the rows of a step want of its hidden states, and the tokens of the batch whose hidden states that takes."""
+
+    sample_at: list[int] = field(default_factory=list)
+    logits_at: list[int] = field(default_factory=list)  # in `sample_at`
+    wanted: list[Wanted] = field(default_factory=list)
+    pooled: list[Pooled] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[Row, RowState]], starts: Sequence[int]) -> _Wishes:
+        """`starts`: the first token of each row in the batch."""
+        wishes = cls()
+        for (row, state), start in zip(rows, starts, strict=True):
+            if state.params.pooling is None:
+                wishes._draw(row, state, start)
+            else:
+                wishes._pool(row, state, start)
+        return wishes
+
+    def _draw(self, row: Row, state: RowState, start: int) -> None:
         end = row.start + row.length
-        prompt_at, prompt_tokens = len(sample_at), None
+        prompt_at, prompt_tokens = len(self.logits_at), None
         if state.params.scores_prompt and row.start < state.num_prompt:
             prompt_tokens = state.tokens[row.start + 1 : min(end + 1, state.num_prompt)].copy()
-            sample_at.extend(range(start, start + len(prompt_tokens)))
+            self._want_logits(start, len(prompt_tokens))
         if row.samples:
-            sample_at.append(start + row.length - 1)
+            self._want_logits(start + row.length - 1, 1)
         if row.samples or prompt_tokens is not None:
-            drawn_at = len(sample_at) - 1 if row.samples else None
-            wanted.append(Wanted(state.id, drawn_at, prompt_at, prompt_tokens, row.start == 0))
-    return wanted, sample_at
+            drawn_at = len(self.logits_at) - 1 if row.samples else None
+            self.wanted.append(Wanted(state.id, drawn_at, prompt_at, prompt_tokens, row.start == 0))
+
+    def _want_logits(self, first: int, count: int) -> None:
+        self.logits_at.extend(range(len(self.sample_at), len(self.sample_at) + count))
+        self.sample_at.extend(range(first, first + count))
+
+    def _pool(self, row: Row, state: RowState, start: int) -> None:
+        is_last, is_mean, begin = row.start + row.length == state.num_prompt, state.params.pooling == "mean", start
+        if not is_mean:
+            if not is_last:
+                return
+            begin = start + row.length - 1
+        first = len(self.sample_at)
+        self.sample_at.extend(range(begin, start + row.length))
+        num_tokens = state.num_prompt if is_mean else 1
+        self.pooled.append(Pooled(state.id, first, len(self.sample_at), num_tokens, is_last))
 
 
 @dataclass(frozen=True, slots=True)

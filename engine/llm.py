@@ -17,9 +17,10 @@ from ..core.log import event, get_logger
 from ..lora.adapter import AdapterRef
 from ..lora.store import content_digest
 from .config import EngineConfig
+from .embedding import check_dimensions, shaped
 from .engine import Engine
-from .params import SamplingParams
-from .request import Chunk, Request, TokenLogprobs
+from .params import Pooling, SamplingParams
+from .request import Chunk, Request, TokenLogprobs, Vector
 
 log = get_logger(__name__)
 Prompt = str | Sequence[int]
@@ -75,6 +76,7 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
     adapter: str | None = None
+    embedding: Vector | None = None
 
     def take(self, chunk: Chunk) -> None:
         """News of one choice; raises what made it fail."""
@@ -88,10 +90,30 @@ class RequestOutput:
             output.logprobs = (output.logprobs or []) + chunk.logprobs
             output.cumulative_logprob = sum(one.logprob for one in output.logprobs)
         self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
+        self.embedding = chunk.embedding
         self.num_cached_tokens = max(self.num_cached_tokens, chunk.num_cached)
         self.metrics.tokens += [time.perf_counter()] * len(chunk.token_ids)
         if all(one.finish_reason is not None for one in self.outputs):
             self.metrics.finished = time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """The vector of one prompt."""
+
+    embedding: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """What became of one prompt that was embedded."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: EmbeddingOutput
+    num_cached_tokens: int = 0
+    adapter: str | None = None
 
 
 class LLM:
@@ -151,6 +173,22 @@ class LLM:
         texts: list[str | None] = [self._engine.text.decode(ids, skip_special_tokens=False) for ids in tokens]
         return self._run(texts, tokens, params, adapter, use_tqdm)
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        adapter: str | Sequence[str | None] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """One vector for each prompt: the hidden states of its last token, or the mean of all (`pooling="mean"`)."""
+        check_dimensions(dimensions, self._engine.model.embedding_sizes)
+        params = SamplingParams.embedding(pooling or self._engine.model.pooling)
+        found = self.generate(prompts, params, adapter=adapter, use_tqdm=use_tqdm)
+        return [_embedded(one, dimensions, normalize) for one in found]
+
     def close(self) -> None:
         """Free the engine's threads; nothing may be asked afterwards."""
         self._engine.close()
@@ -207,6 +245,13 @@ class LLM:
             known = ", ".join(self._refs) or "none"
             raise NotFound(f"no adapter {name!r}; there are {known}", param="adapter", code="model_not_found")
         return self._refs[name]
+
+
+def _embedded(found: RequestOutput, dimensions: int | None, normalize: bool) -> EmbeddingRequestOutput:
+    assert found.embedding is not None, "a prompt that is pooled ends with its vector"
+    vector = EmbeddingOutput(shaped(found.embedding, dimensions=dimensions, normalize=normalize).tolist())
+    told = found.request_id, found.prompt, found.prompt_token_ids
+    return EmbeddingRequestOutput(*told, vector, found.num_cached_tokens, found.adapter)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from ..core.errors import InvalidRequest
 from .grammar.asked import StructuredOutputs
@@ -12,6 +13,8 @@ from .grammar.asked import StructuredOutputs
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_BAD_WORDS = 1 << 14  # characters of them all: each step of the request looks through their lengths
 MAX_SEED = 2**63 - 1
+Pooling = Literal["last", "mean"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,8 @@ class SamplingParams:
     every logit at the prompt's positions; it is for those who call the engine in this process.
     `max_tokens=None` means up to the end of the context. `structured_outputs` may be an object with its fields; a
     text under a constraint ends where the constraint ends it, whatever `min_tokens` and `ignore_eos` say.
+    With `pooling` the prompt is embedded and nothing follows it (see `SamplingParams.embedding`).
+
     `bad_words` become `bad_words_ids`, sequences of tokens that may not be completed, when the engine spells them.
     Raises InvalidRequest, naming the field, for a value out of range.
     """
@@ -51,6 +56,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     prompt_logits: bool = False
     structured_outputs: StructuredOutputs | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -63,8 +69,11 @@ class SamplingParams:
             object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if isinstance(self.structured_outputs, Mapping):
             object.__setattr__(self, "structured_outputs", StructuredOutputs.of(self.structured_outputs))
+        if self.pooling is not None:
+            self._check_pooling()
         for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
+            if self.pooling is None or name != "max_tokens":
+                _check_range(name, getattr(self, name), low, high)
         if any(not text for text in self.stop):
             raise InvalidRequest("stop: an empty string would stop at once; leave it out", param="stop")
         for token, bias in self.logit_bias.items():
@@ -74,6 +83,21 @@ class SamplingParams:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is over max_tokens={self.max_tokens}", param="min_tokens"
             )
+
+    @classmethod
+    def embedding(cls, pooling: Pooling) -> SamplingParams:
+        """Those of a prompt that is embedded: its last hidden states, pooled, and no token after it."""
+        return cls(temperature=0.0, max_tokens=0, pooling=pooling)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < 1e-5 or self.top_k == 1
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether logits are wanted at every position of the prompt."""
+        return self.prompt_logits or self.prompt_logprobs is not None
 
     def _check_words(self) -> None:
         if self.allowed_token_ids == ():
@@ -86,15 +110,11 @@ class SamplingParams:
         if size > MAX_BAD_WORDS:
             raise InvalidRequest(f"bad_words: {size} characters are over {MAX_BAD_WORDS} in all", param="bad_words")
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature < 1e-5 or self.top_k == 1
-
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether logits are wanted at every position of the prompt."""
-        return self.prompt_logits or self.prompt_logprobs is not None
+    def _check_pooling(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise InvalidRequest(f"pooling={self.pooling!r}: there are {', '.join(POOLINGS)}", param="pooling")
+        if self.max_tokens != 0 or self.n != 1 or self.scores_prompt or self.structured_outputs is not None:
+            raise InvalidRequest("pooling: no token, score or form is to be had with it", param="pooling")
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (

@@ -1,4 +1,4 @@
-"""One pass of the network over the rows of a step: inputs in, logits out.
+"""One pass of the network over the rows of a step: inputs in, logits and hidden states out.
 
 Two kinds of pass answer to one name: Eager here, and Graphed in graphs.py, which replays what Eager did.
 """
@@ -15,6 +15,7 @@ from ..models.attention.base import AttentionBackend
 from ..models.base import Decoder
 from ..models.batch import ForwardBatch, LayerCache
 from .inputs import Inputs, Packer, RowState
+from .pooling import Pooled
 from .sampler import Wanted
 from .step import Row
 
@@ -28,11 +29,20 @@ class AdapterRows(Protocol):
         """What the network needs to know of each token's slot; None when all are 0."""
 
 
-class Pass(Protocol):
-    """Something that can compute the logits of a step."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What came of a step: the logits, and which row wants which of them; the same of hidden states."""
 
-    def logits(self, rows: Rows) -> tuple[Tensor, list[Wanted]]:
-        """Logits [S, vocab] float32, and which row wants which of them."""
+    logits: Tensor  # [L, vocab] float32
+    wanted: Sequence[Wanted]
+    hidden: Tensor | None = None  # [S, hidden], where some are to be pooled
+    pooled: Sequence[Pooled] = ()
+
+
+class Pass(Protocol):
+    """Something that can compute a step."""
+
+    def run(self, rows: Rows) -> Passed: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +55,13 @@ class Eager:
     packer: Packer
     adapters: AdapterRows
 
-    def logits(self, rows: Rows) -> tuple[Tensor, list[Wanted]]:
+    def run(self, rows: Rows) -> Passed:
         inputs = self.packer.pack(rows)
-        return self.network.forward(self.batch(inputs, self.adapters.rows(inputs.slots.tolist()))), inputs.wanted
+        batch = self.batch(inputs, self.adapters.rows(inputs.slots.tolist()))
+        if inputs.logits_at is None:
+            return Passed(self.network.forward(batch), inputs.wanted)
+        hidden = self.network.hidden(batch)
+        return Passed(self.network.head(hidden[inputs.logits_at]), inputs.wanted, hidden, inputs.pooled)
 
     def batch(self, inputs: Inputs, rows: Any) -> ForwardBatch:
         """The argument of forward."""

@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..lora.adapter import AdapterRef
@@ -13,6 +15,7 @@ from .params import SamplingParams
 
 # The priority of work that nobody waits for, and of all above it: it gets what room and computing the rest leaves.
 BACKGROUND = 1 << 30
+Vector = NDArray[np.float32]
 
 
 class Status(enum.Enum):
@@ -85,6 +88,11 @@ class Request:
         """Whether its prompt must be computed for scores not yet given out; once for all choices."""
         return self.params.scores_prompt and not self.output and self.index == 0
 
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether something is wanted at every position of its prompt, also where KV is cached."""
+        return self.scores_prompt or self.params.pooling == "mean"
+
     def token_ids(self) -> list[int]:
         """Prompt and output together."""
         return self.prompt + self.output
@@ -120,6 +128,7 @@ class Chunk:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # first chunk only; None at position 0
     prompt_logits: list[Tensor] | None = None  # first chunk only: pieces of [n - 1, vocab], what predicts tokens 1 to n
+    embedding: Vector | None = None  # of a prompt that is to be pooled: all that comes of it
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     num_prompt: int = 0

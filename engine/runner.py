@@ -12,6 +12,7 @@ from ..models.batch import LayerCache
 from .inputs import RowState
 from .kv.tensors import copy_blocks
 from .passes import Pass
+from .pooling import Pooler
 from .sampler import Sampler
 from .step import NOTHING, NewRow, Step, StepResult
 
@@ -31,6 +32,7 @@ class Runner:
         self._sampler = sampler
         self._caches = caches
         self._adapters = adapters
+        self._pooler = Pooler()
         self._rows: dict[str, RowState] = {}
 
     @torch.inference_mode()
@@ -44,8 +46,10 @@ class Runner:
             copy_blocks(self._caches, step.copies)
         if not step.rows:
             return {}
-        logits, wanted = self._pass.logits([(row, self._rows[row.id]) for row in step.rows])
-        answers = self._sampler.sample(logits, wanted)
+        passed = self._pass.run([(row, self._rows[row.id]) for row in step.rows])
+        answers = self._sampler.sample(passed.logits, passed.wanted)
+        if passed.hidden is not None:
+            answers |= self._pooler.pool(passed.hidden, passed.pooled)
         for request_id, answer in answers.items():
             self._rows[request_id].took(answer.token_ids)
         return {row.id: answers.get(row.id, NOTHING) for row in step.rows}
@@ -54,6 +58,7 @@ class Runner:
         for request_id in gone:
             self._rows.pop(request_id, None)
             self._sampler.forget(request_id)
+            self._pooler.forget(request_id)
 
     def _meet(self, new: Iterable[NewRow]) -> None:
         for row in new:

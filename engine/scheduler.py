@@ -12,7 +12,6 @@ from collections.abc import Set
 from itertools import count
 
 from ..core import metrics
-from ..core.errors import InvalidRequest
 from ..lora.adapter import AdapterRef
 from .background import Background
 from .config import EngineConfig
@@ -20,14 +19,16 @@ from .holdings import Adapters, Holdings
 from .kv.blocks import BlockPool
 from .kv.cache import UNCHANGED, Growth, KVTables
 from .kv.prefix import PrefixIndex
+from .lengths import Lengths
 from .queue import Queue
-from .request import Chunk, Request, Status, TokenLogprobs
+from .request import Chunk, Request, Status, TokenLogprobs, Vector
 from .roster import Roster, adapters_of
 from .step import NewRow, Row, Sampled, Step, StepResult
 from .stop import Ending, ending
 
 ABORTED = Ending("abort")
 FAILED = Ending("error")
+POOLED = Ending("stop")
 
 RUNNING = metrics.gauge("requests_running", "Requests that take part in steps")
 WAITING = metrics.gauge("requests_waiting", "Requests that have not started, or were preempted")
@@ -53,9 +54,7 @@ class Scheduler:
     ) -> None:
         self._max_rows = config.max_num_seqs
         self._max_tokens = config.max_num_batched_tokens
-        self._num_kv_tokens = num_blocks * config.block_size
-        self._context = max_model_len
-        self._max_len = min(max_model_len, self._num_kv_tokens)
+        self._lengths = Lengths(max_model_len, num_blocks * config.block_size)
         self._eos = frozenset(eos_token_ids)
         self.pool = BlockPool(num_blocks)
         index = PrefixIndex(self.pool, config.block_size) if config.enable_prefix_caching else None
@@ -103,7 +102,7 @@ class Scheduler:
 
         Raises InvalidRequest when it can never run here, and Conflict when its id is in use.
         """
-        self._check_length(request)
+        self._lengths.check(request)
         choices = request.choices()
         self._roster.check_free(choices)
         if request.adapter:
@@ -153,18 +152,6 @@ class Scheduler:
         news, self._news = self._news, []
         OUTPUT_TOKENS.inc(sum(len(chunk.token_ids) for chunk in news))
         return news
-
-    def _check_length(self, request: Request) -> None:
-        num_prompt = len(request.prompt)
-        if num_prompt == 0:
-            raise InvalidRequest("the prompt is empty; it takes at least one token", param="prompt")
-        if num_prompt >= self._max_len:
-            raise InvalidRequest(
-                f"the prompt has {num_prompt} tokens, and at most {self._max_len - 1} leave room for an answer: "
-                f"the context is {self._context} tokens and the KV cache holds {self._num_kv_tokens}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
 
     def _add_newest_tokens(self, step: Step, budget: int) -> int:
         """Rows of the requests that miss one token only, by seniority: nobody waits for the prompt of another."""
@@ -232,7 +219,8 @@ class Scheduler:
         """The next tokens of a request, as many as the budget allows; returns how many."""
         missing = request.num_missing
         length = min(missing, self._background.most(request, budget, alone=not step.rows))
-        step.rows.append(Row(request.id, request.num_computed, length, growth.new_blocks, samples=length == missing))
+        samples = length == missing and request.params.pooling is None
+        step.rows.append(Row(request.id, request.num_computed, length, growth.new_blocks, samples))
         if growth.moved:
             step.moved[request.id] = growth.moved
         self._queue.charge(request, length)
@@ -250,13 +238,16 @@ class Scheduler:
         if sampled.token_ids:
             self._holdings.bear_siblings(request)
             self._take_tokens(request, sampled)
+        if sampled.embedding is not None:
+            self._holdings.end(request, POOLED)
+            self._tell(request, [], embedding=sampled.embedding)
 
     def _take_tokens(self, request: Request, sampled: Sampled) -> None:
         taken = 0
         for token in sampled.token_ids:
             request.output.append(token)
             taken += 1
-            if end := ending(request, eos_token_ids=self._eos, max_model_len=self._max_len):
+            if end := ending(request, eos_token_ids=self._eos, max_model_len=self._lengths.most):
                 self._holdings.end(request, end)
                 break
         self._tell(request, sampled.token_ids[:taken], logprobs=sampled.logprobs and sampled.logprobs[:taken])
@@ -273,6 +264,7 @@ class Scheduler:
         token_ids: list[int],
         *,
         logprobs: list[TokenLogprobs] | None = None,
+        embedding: Vector | None = None,
         error: Exception | None = None,
     ) -> None:
         """News for the client; with the first tokens come the log-probabilities of the prompt."""
@@ -284,6 +276,7 @@ class Scheduler:
             logprobs=logprobs,
             prompt_logprobs=(request.prompt_logprobs or None) if first else None,
             prompt_logits=(request.prompt_logits or None) if first else None,
+            embedding=embedding,
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
             num_prompt=len(request.prompt),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..lora.adapter import AdapterRef
 from .params import SamplingParams
-from .request import TokenLogprobs
+from .request import TokenLogprobs, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Sampled:
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # for the prompt tokens this row computed, when asked for
     prompt_logits: Tensor | None = None  # [n, vocab] float32 on the host, for the same, when asked for
+    embedding: Vector | None = None  # of a prompt that is to be pooled, with its last token
     error: Exception | None = None  # this row alone failed
 
 

@@ -147,6 +147,11 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Logits of the tokens at `batch.sample_at`: [S, vocab] float32. K and V of all tokens go to the caches."""
+        return self.head(self.hidden(batch))
+
+    @torch.inference_mode()
+    def hidden(self, batch: ForwardBatch) -> Tensor:
+        """What `forward` gives to the head: the last hidden states [S, hidden], after the norm."""
         residual = self._embed(batch.tokens)
         x = torch.zeros_like(residual)
         for block in self._blocks:
@@ -154,7 +159,12 @@ class Decoder:
         at = batch.sample_at  # in rising order, none twice
         if len(at) < len(x):
             x, residual = x[at], residual[at]
-        return self._head(self._norm.add_(x, residual))
+        return self._norm.add_(x, residual)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [S, vocab] float32 of `hidden` [S, hidden]."""
+        return self._head(hidden)
 
     @property
     def weight_bytes(self) -> int:

@@ -11,7 +11,7 @@ from .. import __version__
 from ..engine.client import EngineClient
 from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog
-from . import chat, completions, errors, health, models, tokens
+from . import chat, completions, embeddings, errors, health, models, tokens
 from .auth import Anyone, KeyVerifier
 from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
@@ -42,7 +42,7 @@ def create_app(
     app.add_middleware(RequestIds)
     errors.install(app)
     app.include_router(health.router)
-    for module in (chat, completions, models, tokens):
+    for module in (chat, completions, embeddings, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])
     for router in routers:
         app.include_router(router)

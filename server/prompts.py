@@ -47,16 +47,18 @@ async def of_messages(engine: EngineClient, messages: Sequence[Message], body: C
     )
 
 
-async def of_prompt(engine: EngineClient, prompt: Prompt, n: int, *, add_special_tokens: bool) -> list[list[int]]:
-    """One list of token ids for each prompt of a completion request."""
+async def of_prompt(
+    engine: EngineClient, prompt: Prompt, n: int, *, add_special_tokens: bool, param: str = "prompt"
+) -> list[list[int]]:
+    """One list of token ids for each prompt of a request, which stand in its field `param`."""
     prompts = _each(prompt)
     if not prompts:
-        raise InvalidRequest("prompt: the list is empty", param="prompt")
+        raise InvalidRequest(f"{param}: the list is empty", param=param)
     if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequest(f"prompt: {len(prompts)} prompts are over {MAX_PROMPTS} in one request", param="prompt")
+        raise InvalidRequest(f"{param}: {len(prompts)} {param}s are over {MAX_PROMPTS} in one request", param=param)
     if len(prompts) > 1 and len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"n: {n} choices of {len(prompts)} prompts are over {MAX_PROMPTS} answers", param="n")
-    return await asyncio.to_thread(_encode, engine, prompts, add_special_tokens)
+    return await asyncio.to_thread(_encode, engine, prompts, add_special_tokens, param)
 
 
 def truncated(prompt: list[int], keep: int | None, max_model_len: int) -> list[int]:
@@ -67,6 +69,14 @@ def truncated(prompt: list[int], keep: int | None, max_model_len: int) -> list[i
         message = f"truncate_prompt_tokens={keep} is out of range; it goes from 1 to {max_model_len}"
         raise InvalidRequest(message, param="truncate_prompt_tokens")
     return prompt[-keep:]
+
+
+def check_tokens(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest, naming its place, for the first of `ids` that is no token."""
+    for at, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            place = f"{param}[{at}]"
+            raise InvalidRequest(f"{place}: there is no token {token}; ids go from 0 to {vocab_size - 1}", param=place)
 
 
 def texts(prompt: Prompt) -> list[str] | None:
@@ -84,12 +94,14 @@ def _each(prompt: Prompt) -> list[str] | list[list[int]]:
     return prompt  # type: ignore[return-value]
 
 
-def _encode(engine: EngineClient, prompts: Sequence[str | list[int]], add_special_tokens: bool) -> list[list[int]]:
+def _encode(
+    engine: EngineClient, prompts: Sequence[str | list[int]], add_special_tokens: bool, param: str
+) -> list[list[int]]:
     encoded = []
     for at, prompt in enumerate(prompts):
         ids = engine.text.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
         if not ids:
-            raise InvalidRequest(f"prompt {at} is empty: there is no token to go on from", param="prompt")
+            raise InvalidRequest(f"{param} {at} is empty: it takes at least one token", param=param)
         encoded.append(ids)
     return encoded
 

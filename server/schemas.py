@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from ..core.body import Body
-from ..engine.params import MAX_LOGPROBS
+from ..engine.params import MAX_LOGPROBS, Pooling
 from .request_ids import WRITTEN
 
 T = TypeVar("T")
@@ -137,6 +137,22 @@ class CompletionRequest(Sampling):
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     best_of: int | None = None
     add_special_tokens: bool = True
+
+
+class EmbeddingRequest(Body):
+    """POST /v1/embeddings."""
+
+    model: str
+    input: Prompt
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool = True
+    normalize: bool | None = None
+    pooling: Pooling | None = None
+    priority: int = 0
+    request_id: Annotated[str, Field(pattern=WRITTEN)] | None = None
 
 
 class TokenizeRequest(Body):

@@ -41,11 +41,7 @@ async def detokenize(
 ) -> dict[str, Any]:
     """The text of token ids, special tokens included."""
     await _check_model(request, caller, body.model)
-    vocab_size = face.engine.model.vocab_size
-    for at, token in enumerate(body.tokens):
-        if not 0 <= token < vocab_size:
-            message = f"tokens[{at}]: there is no token {token}; ids go from 0 to {vocab_size - 1}"
-            raise InvalidRequest(message, param=f"tokens[{at}]")
+    prompts.check_tokens(body.tokens, face.engine.model.vocab_size, "tokens")
     text = await asyncio.to_thread(face.engine.text.decode, body.tokens, skip_special_tokens=False)
     return {"prompt": text}
 

@@ -56,6 +56,16 @@ COMPLETIONS: Refusals = {
     "suffix": (("",), "filling in the middle is not served; put what follows into the prompt"),
 }
 
+EMBEDDINGS: Refusals = {
+    "cache_salt": EVERYWHERE["cache_salt"],
+    "embed_dtype": (("float32",), "vectors are float32"),
+    "endianness": (("native", "little"), "base64 is of little-endian numbers, as OpenAI's clients read it"),
+    "messages": ((), "send input"),
+    "mm_processor_kwargs": (({},), "this is a text model"),
+    "prompt_embeds": EVERYWHERE["prompt_embeds"],
+    "use_activation": ((True,), "send normalize"),
+}
+
 
 def refuse(fields: Mapping[str, Any], refusals: Refusals) -> None:
     """Raises InvalidRequest for the first of `fields` that asks for something this server does not do."""

@@ -75,7 +75,7 @@ class Rig:
         """Seconds of one pass in which every row decodes one token: inputs and network, nothing drawn."""
         states = [RowState(new) for new in self._contexts(num_rows, num_adapters)]
         rows = [(Row(state.id, self.scale.context - 1, 1, samples=True), state) for state in states]
-        return seconds_each(lambda: pass_.logits(rows), times=self.scale.steps, platform=self.scale.platform)
+        return seconds_each(lambda: pass_.run(rows), times=self.scale.steps, platform=self.scale.platform)
 
     def decode_step(self, num_rows: int, num_adapters: int) -> float:
         """Seconds of one whole step of the runner, greedy tokens drawn and back on the host; the median."""
@@ -98,7 +98,7 @@ class Rig:
             blocks = tuple(range(at * per_prompt, (at + 1) * per_prompt))
             state = RowState(self._new(at, length, blocks, _slot(at, num_adapters)))
             rows.append((Row(state.id, 0, length, samples=True), state))
-        return seconds_each(lambda: self.eager.logits(rows), times=2, platform=self.scale.platform)
+        return seconds_each(lambda: self.eager.run(rows), times=2, platform=self.scale.platform)
 
     def _contexts(self, num_rows: int, num_adapters: int) -> list[NewRow]:
         per_row = blocks_per_row(self.scale)

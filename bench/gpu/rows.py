@@ -88,10 +88,10 @@ class MixedRows:
         for turn in (0, 1, 2):
             mixed = [*adapters[turn:], *adapters[:turn]]
             states = self._states([(adapter, tokens) for adapter, (_, tokens) in zip(mixed, texts, strict=True)])
-            self.eager.logits([(Row(s.id, 0, s.num_tokens - 1), s) for s in states])
+            self.eager.run([(Row(s.id, 0, s.num_tokens - 1), s) for s in states])
             last = [(Row(s.id, s.num_tokens - 1, 1, samples=True), s) for s in states]
-            plain = self.eager.logits(last)[0].clone()
-            error = max(error, float((graphed.logits(last)[0] - plain).abs().max()))
+            plain = self.eager.run(last).logits.clone()
+            error = max(error, float((graphed.run(last).logits - plain).abs().max()))
         return error
 
     def _states(self, texts: Texts) -> list[RowState]:

@@ -224,6 +224,19 @@ async def test_usage_is_told_at_once_and_by_the_groups_asked_for(place: Place) -
 
 
 @alive
+async def test_an_embedding_is_counted_by_its_prompt(place: Place) -> None:
+    async with place.running() as registry:
+        key = await made_key(registry, tokens_per_minute=6)
+        sent = {"json": {"model": BASE, "input": [[5, 6], [7, 8, 9]]}}
+        headers = {"Authorization": f"Bearer {key['key']}"}
+        first, second = [await registry.http.post("/v1/embeddings", headers=headers, **sent) for _ in range(2)]
+        assert (first.status_code, first.headers["x-ratelimit-remaining-tokens"]) == (200, "1")
+        assert second.status_code == 429
+        [line] = (await registry.http.get(USAGE, params={"key": key["id"]})).json()["data"]
+        assert (line["requests"], line["prompt_tokens"], line["completion_tokens"]) == (1, 5, 0)
+
+
+@alive
 async def test_usage_comes_as_csv_too(place: Place) -> None:
     async with place.running() as registry:
         key = await made_key(registry)

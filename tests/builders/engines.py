@@ -11,7 +11,7 @@ from aril.core.errors import NotFound
 from aril.engine.config import EngineConfig
 from aril.engine.engine import Engine
 from aril.engine.params import SamplingParams
-from aril.engine.request import Chunk, Request, TokenLogprobs
+from aril.engine.request import Chunk, Request, TokenLogprobs, Vector
 from aril.lora.adapter import AdapterRef
 from torch import Tensor
 
@@ -51,6 +51,7 @@ class Told:
     logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     prompt_logits: list[Tensor] | None = None
+    embedding: Vector | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: Exception | None = None
@@ -64,6 +65,7 @@ class Told:
         self.logprobs += chunk.logprobs or []
         self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
         self.prompt_logits = self.prompt_logits or chunk.prompt_logits
+        self.embedding = chunk.embedding
         self.finish_reason, self.stop_reason, self.error = chunk.finish_reason, chunk.stop_reason, chunk.error
         self.num_cached = chunk.num_cached
 

@@ -46,9 +46,9 @@ def make_pass(folder: Path, num_blocks: int) -> Eager:
 def test_spare_rows_leave_the_others_as_they_are(folder):
     eager = make_pass(folder, 6 + num_spare_blocks(BLOCK_SIZE))
     states = [RowState(NewRow(str(at), [7, 8 + at, 9], 3, SamplingParams(), 0, 0, (at,))) for at in range(3)]
-    eager.logits([(Row(state.id, 0, 2), state) for state in states])
+    eager.run([(Row(state.id, 0, 2), state) for state in states])
     rows = [(Row(state.id, 2, 1, samples=True), state) for state in states]
-    plain = eager.logits(rows)[0].clone()
+    plain = eager.run(rows).logits.clone()
     inputs = eager.packer.pack([*rows, *spare_rows(range(6, 6 + num_spare_blocks(BLOCK_SIZE)))[:5]], width=20)
     padded = eager.network.forward(eager.batch(inputs, None))
     assert torch.allclose(padded[:3], plain, atol=1e-5)
@@ -92,6 +92,6 @@ def test_steps_that_cannot_be_recorded_are_run_kernel_by_kernel(folder):
     spare = range(6, 6 + num_spare_blocks(BLOCK_SIZE))
     graphed = Graphed(eager, Refusing(), max_rows=4, max_model_len=24, spare_blocks=spare, block_size=BLOCK_SIZE)
     state = RowState(NewRow("a", [7, 8, 9], 3, SamplingParams(), 0, 0, (0,)))
-    eager.logits([(Row("a", 0, 2), state)])
+    eager.run([(Row("a", 0, 2), state)])
     rows = [(Row("a", 2, 1, samples=True), state)]
-    assert torch.equal(graphed.logits(rows)[0], eager.logits(rows)[0])
+    assert torch.equal(graphed.run(rows).logits, eager.run(rows).logits)
