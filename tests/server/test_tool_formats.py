@@ -276,9 +276,9 @@ def test_every_call_has_an_id_of_its_own(format_: str) -> None:
 
 
 PARTS = st.sampled_from(
-    [CALL, PARIS, "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "weather", "{", "}", "[", "]", '"', ",", ":",
+    [CALL, PARIS, "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "weather", "{", "}", "[", "]", '"', ",", ":", "<tool_call>",
      "<function=weather>", "<parameter=city>", "</parameter>", "</function>", "<|python_tag|>", "(", ")", "=", "\\",
-     " ", "<tool_call>", "\n", "1", "null", "now", '{"name": "now"', '"arguments": ', "```json\n", "<|python_start|>", ";"]
+     " ", "\n", "1", "null", "now", '{"name": "now"', '"arguments": ', "```json\n", "<|python_start|>", ";"]
 )  # fmt: skip
 
 
