@@ -22,6 +22,7 @@ from ..engine.text import RENDERER
 from ..lora.store import AdapterStore
 from ..server.app import create_app
 from ..server.auth import OneKey
+from ..server.flights import Bounds, Flights
 from ._examples import register_examples
 from ._house import HouseOptions, url_of
 from ._lora_flags import register_modules
@@ -66,6 +67,7 @@ async def _live(
             keys=admin.keyring,
             meter=admin.books,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
+            flights=Flights(_bounds(options)),
             routers=[admin.router],
         )
         server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
@@ -81,6 +83,15 @@ async def _live(
     finally:
         await house.admin.close()
         await house.engine.close()
+
+
+def _bounds(options: HouseOptions) -> Bounds:
+    manners = options.server
+    return Bounds(
+        choices=options.engine.max_num_seqs + manners.max_queued_requests,
+        tokens=manners.max_queued_tokens,
+        seconds=manners.request_timeout,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.config import EngineConfig, parse_bytes, parse_switch
+from ..server.config import ServerConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -30,8 +31,26 @@ def add_engine_flags(parser: argparse.ArgumentParser, only: Collection[str] | No
 
 def engine_config(args: argparse.Namespace, **fixed: object) -> EngineConfig:
     """The config of parsed flags; `fixed` fields win. Raises InvalidRequest naming the flag."""
-    given = {each.name: getattr(args, each.name, None) for each in fields(EngineConfig)} | fixed
-    return EngineConfig(**{name: value for name, value in given.items() if value is not None})
+    given = {**_given(args, EngineConfig), **{name: value for name, value in fixed.items() if value is not None}}
+    return EngineConfig(**given)
+
+
+def add_server_flags(parser: argparse.ArgumentParser) -> None:
+    """A flag for each choice about the server."""
+    group = parser.add_argument_group("manners of the server", "what they do: docs/serving.md")
+    for each in fields(ServerConfig):
+        group.add_argument(each.metadata["flag"], dest=each.name, **_shape(each))
+
+
+def server_config(args: argparse.Namespace) -> ServerConfig:
+    """The config of parsed flags. Raises InvalidRequest naming the flag."""
+    return ServerConfig(**_given(args, ServerConfig))
+
+
+def _given(args: argparse.Namespace, kind: type[EngineConfig | ServerConfig]) -> dict[str, Any]:
+    """The flags of `kind` that were given."""
+    found = ((each.name, getattr(args, each.name, None)) for each in fields(kind))
+    return {name: value for name, value in found if value is not None}
 
 
 def add_url_flags(parser: argparse._ActionsContainer) -> None:

@@ -20,6 +20,7 @@ from ..core.metrics import ADAPTERS
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
+from ..server.config import ServerConfig
 from ._lora_flags import LoraModule
 from ._running import LOCK_FILE, sign
 
@@ -32,6 +33,7 @@ class HouseOptions:
     """What an operator decides about one server."""
 
     engine: EngineConfig
+    server: ServerConfig
     settings: AdminSettings
     host: str
     port: int  # 0: any free one

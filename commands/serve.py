@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._command import Command
-from ._flags import add_engine_flags, add_state_dir, engine_config, state_dir
+from ._flags import add_engine_flags, add_server_flags, add_state_dir, engine_config, server_config, state_dir
 from ._lora_flags import add_lora_flags, lora_modules
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="key of /metrics, which names adapters (or ARIL_METRICS_KEY; by default it asks for none)",
     )
     group.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    add_server_flags(parser)
     add_engine_flags(parser)
     add_lora_flags(parser)
 
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # until it answers: imports make much that stays, and each collection would walk all of it
     import_ahead(*WEB)
     log.configure(args.log_level.upper())
-    config = engine_config(args)
+    config, manners = engine_config(args), server_config(args)
     from ..models.source import DEMO
     from ._house import HouseOptions, serve
 
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     )
     options = HouseOptions(
         engine=config,
+        server=manners,
         settings=settings,
         host=args.host,
         port=args.port,

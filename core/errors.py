@@ -100,6 +100,24 @@ class Unavailable(ArilError):
     code = "unavailable"
 
 
+class Overloaded(Unavailable):
+    """No room now; nothing was done for the request."""
+
+    code = "queue_full"
+
+
+class ShuttingDown(Unavailable):
+    """The server ends; another one, or the next one, answers."""
+
+    code = "shutting_down"
+
+
+class TimedOut(ArilError):
+    """It took longer than a request may."""
+
+    code = "timeout"
+
+
 class Unsupported(ArilError):
     """A model, format, option or device that Aril does not serve; the message lists what it does."""
 

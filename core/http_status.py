@@ -15,6 +15,7 @@ from .errors import (
     NotFound,
     RateLimited,
     Stale,
+    TimedOut,
     TooLarge,
     Unauthorized,
     Unavailable,
@@ -34,6 +35,7 @@ STATUS: dict[type[ArilError], int] = {
     RateLimited: 429,
     ArilError: 500,
     Unavailable: 503,
+    TimedOut: 504,
 }
 HEADERS: dict[int, dict[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 

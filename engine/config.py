@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidRequest
 from .params import POOLINGS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 BYTE_UNITS = {
     "": 1,
@@ -140,16 +143,21 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None or each.default is not None:
-                object.__setattr__(self, each.name, _checked(each.name, value, each.metadata))
+        settle(self)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidRequest(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is under --max-num-seqs {self.max_num_seqs}, "
                 "and every running request needs a token in each step: raise the first or lower the second",
                 param="max_num_batched_tokens",
             )
+
+
+def settle(config: DataclassInstance) -> None:
+    """Read and check every field of a record that is made of `option`s. Raises InvalidRequest that names the flag."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if value is not None or each.default is not None:
+            object.__setattr__(config, each.name, _checked(each.name, value, each.metadata))
 
 
 def _checked(name: str, value: object, facts: Mapping[str, Any]) -> object:

@@ -15,6 +15,7 @@ from . import chat, completions, embeddings, errors, health, models, tokens
 from .auth import Anyone, KeyVerifier
 from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
+from .flights import Flights
 from .request_ids import RequestIds
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -28,16 +29,20 @@ def create_app(
     meter: Meter | None = None,
     scrapers: KeyVerifier | None = None,
     max_body: int = MAX_BODY,
+    flights: Flights | None = None,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
-    Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted.
+    Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
+    without `flights` as much may be held as comes.
     `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
     app = FastAPI(title="Aril", version=__version__, lifespan=lifespan)
-    app.state.face = Face(engine, catalog, keys or Anyone(), meter or Free(), max_body, scrapers or Anyone())
+    app.state.face = Face(
+        engine, catalog, keys or Anyone(), meter or Free(), max_body, scrapers or Anyone(), flights or Flights()
+    )
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)
     errors.install(app)

@@ -39,6 +39,7 @@ async def completions(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: CompletionRequest) -> Response:
+    face.flights.check(body.priority)
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)

@@ -13,6 +13,7 @@ from ..engine.client import EngineClient
 from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog, Resolution
 from .auth import Anyone, KeyVerifier
+from .flights import Flights
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key")  # tells OpenAPI; it checks nothing
 MAX_BODY = 16 << 20  # bytes; a prompt of a million token ids is about 7 MB
@@ -28,6 +29,7 @@ class Face:
     meter: Meter = field(default_factory=Free)
     max_body: int = MAX_BODY
     scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
+    flights: Flights = field(default_factory=Flights)
 
 
 def face_of(request: Request) -> Face:

@@ -42,6 +42,7 @@ async def embeddings(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRequest) -> Response:
+    face.flights.check(body.priority)
     refuse(body.unknown, EMBEDDINGS)
     check_dimensions(body.dimensions, face.engine.model.embedding_sizes)
     resolution = await resolved(request, caller, body.model, body.user)

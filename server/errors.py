@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ..core.errors import ArilError, InvalidRequest
+from ..core.errors import ArilError, InvalidRequest, Overloaded, TimedOut
 from ..core.http_status import body_of, headers_of, status_of
 from ..core.log import event, get_logger
 
@@ -29,7 +29,7 @@ def ours(error: Exception) -> ArilError:
 def answer(error: Exception) -> JSONResponse:
     """The response that `error` deserves."""
     shown = ours(error)
-    if status_of(shown) >= 500:
+    if status_of(shown) >= 500 and not isinstance(shown, Overloaded | TimedOut):  # a full server has enough to do
         log.warning(event("request_failed", code=shown.code, message=shown.message))
     return JSONResponse(body_of(shown), status_of(shown), headers_of(shown))
 

@@ -16,8 +16,8 @@ from ..engine.client import EngineClient
 from ..engine.metering import Outcome, Work
 from ..engine.request import Chunk, TokenLogprobs
 from .deps import Face
+from .flights import Stream
 
-Stream = AsyncGenerator[tuple[int, Chunk], None]  # (which prompt, news of one of its choices)
 SPEAKER = "x-aril-adapter"  # the header that says which revision spoke
 GONE = "client_gone"  # how a request ended that its client did not wait for
 
@@ -51,19 +51,20 @@ class Generation:
 
     async def run(self, face: Face) -> Stream:
         """The chunks of all prompts, if the caller may have them now; closing it early aborts them."""
-        permit, tally = face.meter.admit(self.work), Tally()
-        self.headers.update({SPEAKER: self.work.resolution.speaker, **permit.headers})
-        try:
-            async with aclosing(self._chunks(face.engine)) as stream:
-                async for prompt_at, chunk in stream:
-                    tally.count(prompt_at, chunk)
-                    yield prompt_at, chunk
-            tally.error = None
-        except Exception as error:
-            tally.fail(error)
-            raise
-        finally:
-            permit.end(tally.outcome())
+        with face.flights.begin(self.work, self.priority) as flight:
+            permit, tally = face.meter.admit(self.work), Tally()
+            self.headers.update({SPEAKER: self.work.resolution.speaker, **permit.headers})
+            try:
+                async with aclosing(self._chunks(face.engine)) as stream, aclosing(flight.follow(stream)) as followed:
+                    async for prompt_at, chunk in followed:
+                        tally.count(prompt_at, chunk)
+                        yield prompt_at, chunk
+                tally.error = None
+            except Exception as error:
+                tally.fail(error)
+                raise
+            finally:
+                permit.end(tally.outcome())
 
     def _chunks(self, engine: EngineClient) -> Stream:
         adapter, each = self.work.resolution.ref, zip(self.work.prompts, self.work.params, strict=True)

@@ -86,6 +86,7 @@ class Turn:
 
 async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl") -> Turn:
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
+    face.flights.check(body.priority)
     refuse(body.unknown, CHAT)
     refuse_tools(body.tools, body.tool_choice)
     sampling.check_stream(body)
