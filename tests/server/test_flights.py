@@ -20,8 +20,8 @@ from builders.serving import Served, listening
 
 from .test_streams import BODY, payloads, wait_until_idle
 
-# More than a second's work, whatever the machine.
-ENDLESS = {**BODY, "prompt": [[5 + at % 100] for at in range(512)], "max_tokens": 240}
+# More than three seconds of work, whatever the machine.
+ENDLESS = {**BODY, "prompt": [[5 + at % 100] for at in range(1024)], "max_tokens": 240}
 TURNED_AWAY = 'aril_requests_turned_away_total{bound="choices"}'
 PATHS = ("/v1/completions", "/v1/chat/completions")
 
@@ -204,8 +204,8 @@ def test_choices_that_have_no_room_beside_others_are_turned_away_and_counted(
 
 @pytest.fixture(scope="module")
 def hasty(served: Served) -> Iterator[httpx.Client]:
-    """A second for each request."""
-    app = create_app(served.engine, served.catalog, flights=Flights(Bounds(seconds=1.0)))
+    """Three seconds for each request."""
+    app = create_app(served.engine, served.catalog, flights=Flights(Bounds(seconds=3.0)))
     with listening(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         yield http
 
@@ -213,7 +213,7 @@ def hasty(served: Served) -> Iterator[httpx.Client]:
 def test_a_request_that_takes_too_long_is_a_504_and_leaves_nothing(hasty: httpx.Client) -> None:
     answer = hasty.post("/v1/completions", json=ENDLESS)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
-    assert "after 1 s" in answer.json()["error"]["message"]
+    assert "after 3 s" in answer.json()["error"]["message"]
     wait_until_idle(hasty)
 
 
