@@ -24,7 +24,7 @@ from .tables import AuditLine, Key, Tenant
 
 T = TypeVar("T")
 ADMIN = Caller(name="admin", scopes=EVERYTHING)
-ANYONE = Caller(name="anyone")
+ANYONE = Caller(name="anyone", alone=True)
 NOBODY = 0  # the id of no tenant
 WRONG = "incorrect API key"
 
@@ -143,7 +143,8 @@ class Keyring:
         reason = holder.refuses(self._clock())
         if reason is not None:
             raise Unauthorized(reason)
-        return replace(holder.caller, origin=origin)
+        others = len(self._fixed) + len(self._known.holders) - 2  # without this key, or else a third, and the admin's
+        return replace(holder.caller, origin=origin, alone=others <= 0)
 
     def acting(self, caller: Caller, tenant: str | None) -> Caller:
         """`caller` in another tenant; raises Forbidden where it may not be there, NotFound where there is none."""

@@ -27,6 +27,7 @@ class Caller:
     """The holder of a key, or whoever calls where none is asked for.
 
     `adapters` are the names that it may use, None for all of its tenant's. `origin` is the address it calls from.
+    `alone`: nobody else can call, the admin aside, so that there is nobody to be protected from it.
     """
 
     name: str  # a key's id, "admin", "anyone": what audit and usage call it
@@ -35,6 +36,7 @@ class Caller:
     scopes: frozenset[Scope] = frozenset({Scope.INFER})
     adapters: frozenset[str] | None = None
     origin: str = ""
+    alone: bool = False
 
     def may(self, scope: Scope) -> bool:
         """Whether its scopes cover `scope`."""

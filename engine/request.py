@@ -48,6 +48,7 @@ class Request:
     params: SamplingParams
     adapter: AdapterRef | None = None
     priority: int = 0  # lower runs earlier, as in vLLM
+    salt: str = ""  # requests with different ones share no cached prefix
     index: int = 0  # which of the `n` choices this is
     parent: str | None = None  # id of the sibling whose prompt blocks this one shares
     arrival: int = 0  # order of arrival, set by the scheduler
@@ -106,10 +107,8 @@ class Request:
 
     def choices(self) -> list[Request]:
         """Itself and, for n > 1, the siblings that share its prompt."""
-        siblings = (
-            Request(f"{self.id}#{at}", self.prompt, self.params, self.adapter, self.priority, index=at, parent=self.id)
-            for at in range(1, self.params.n)
-        )
+        of_all = self.prompt, self.params, self.adapter, self.priority, self.salt
+        siblings = (Request(f"{self.id}#{at}", *of_all, index=at, parent=self.id) for at in range(1, self.params.n))
         return [self, *siblings]
 
 

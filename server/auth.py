@@ -24,7 +24,7 @@ class Anyone:
 
     async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
         """Everybody is the same caller."""
-        return Caller(name="anyone", origin=origin)
+        return Caller(name="anyone", origin=origin, alone=True)
 
 
 class OneKey:

@@ -22,6 +22,7 @@ from .logprobs import CompletionLogprobs, Speller, of_prompt
 from .request_ids import named
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
+from .standing import standing_of
 from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
@@ -49,7 +50,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     params = [sampling.of_completion(body, face.engine, len(prompt)) for prompt in encoded]
     work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
     headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
-    generation = Generation(new_id("cmpl"), body.model, work, body.priority, headers=headers)
+    generation = Generation(new_id("cmpl"), body.model, work, *standing_of(body, caller), headers=headers)
     view = CompletionView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
     if body.stream:
         return EventStream(view.events(face), generation.headers)

@@ -30,6 +30,7 @@ class Generation:
     model: str  # as the caller named it
     work: Work
     priority: int = 0
+    salt: str = ""  # of the cached prefixes that it may share
     created: int = field(default_factory=lambda: int(time.time()))
     headers: dict[str, str] = field(default_factory=dict)  # of the answer; complete once it begins
 
@@ -69,7 +70,7 @@ class Generation:
     def _chunks(self, engine: EngineClient) -> Stream:
         adapter, each = self.work.resolution.ref, zip(self.work.prompts, self.work.params, strict=True)
         streams = [
-            engine.generate(f"{self.id}-{at}", prompt, params, adapter=adapter, priority=self.priority)
+            engine.generate(f"{self.id}-{at}", prompt, params, adapter=adapter, priority=self.priority, salt=self.salt)
             for at, (prompt, params) in enumerate(each)
         ]
         return _checked(streams[0]) if len(streams) == 1 else _merged(streams)

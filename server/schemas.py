@@ -94,6 +94,7 @@ class Sampling(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int = 0
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
     user: str | None = None
     truncate_prompt_tokens: int | None = None
     request_id: Annotated[str, Field(pattern=WRITTEN)] | None = None

@@ -21,6 +21,7 @@ from .logprobs import Speller
 from .request_ids import named
 from .schemas import ChatRequest
 from .speech.base import Delta, Heard, Listener, Plain, joined
+from .standing import standing_of
 from .unsupported import CHAT, ignored, refuse, refuse_tools
 
 
@@ -96,7 +97,7 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     params = sampling.of_chat(body, face.engine, len(prompt))
     work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
     headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
-    generation = Generation(new_id(prefix), body.model, work, body.priority, headers=headers)
+    generation = Generation(new_id(prefix), body.model, work, *standing_of(body, caller), headers=headers)
     return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), Plain)
 
 

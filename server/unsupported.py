@@ -19,7 +19,6 @@ GUIDED = "it is a field of structured_outputs now, without guided_; vLLM has dro
 TOOLS = "tool calls are not served; leave it out, or send tool_choice 'none'"
 
 EVERYWHERE: Refusals = {
-    "cache_salt": (("",), "cached prompts are shared between all callers of one adapter"),
     "guided_choice": ((), GUIDED),
     "guided_decoding_backend": ((), "the operator chooses it with --grammar-backend"),
     "guided_grammar": ((), GUIDED),

@@ -1,8 +1,9 @@
 """PrefixIndex: a token's KV depends only on the tokens up to it and on the adapter, so equal beginnings are shared.
 
 The content of a full block is named by SHA-256 over the name before it and its own tokens; the chain begins with the
-adapter's digest. Equal names therefore mean equal adapters and equal tokens from the start on, and a collision would be
-one of SHA-256. Two adapter names for the same bytes share; an adapter and the base never do.
+adapter's digest and the request's salt. Equal names therefore mean equal adapters, salts and tokens from the start on,
+and a collision would be one of SHA-256. Two adapter names for the same bytes share; an adapter and the base never do,
+nor do two salts: whoever finds a prompt cached learns that somebody with the same salt has sent it.
 """
 
 from __future__ import annotations
@@ -47,4 +48,5 @@ class PrefixIndex:
 
 def _salt(request: Request) -> bytes:
     """Where the chain begins; as long as every later name, so that no two chains can read alike."""
-    return sha256(request.adapter.digest.encode() if request.adapter else b"").digest()
+    digest = request.adapter.digest if request.adapter else ""  # hex: no salt can make it read as another's
+    return sha256(f"{digest}:{request.salt}".encode("utf-8", "surrogatepass")).digest()

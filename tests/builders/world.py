@@ -205,10 +205,17 @@ class World:
         self.steps: list[Step] = []
 
     def add(
-        self, id: str, prompt: list[int], ref: AdapterRef | None = None, *, priority: int = 0, **params: object
+        self,
+        id: str,
+        prompt: list[int],
+        ref: AdapterRef | None = None,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        **params: object,
     ) -> Request:
         """One more request; returns it."""
-        request = Request(id, prompt, SamplingParams(**params), ref, priority)  # type: ignore[arg-type]
+        request = Request(id, prompt, SamplingParams(**params), ref, priority, salt)  # type: ignore[arg-type]
         self.scheduler.add(request)
         return request
 

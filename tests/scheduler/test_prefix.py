@@ -58,6 +58,22 @@ def test_two_names_for_the_same_bytes_share() -> None:
     assert cached_after(adapter("a", "bytes"), adapter("b", "bytes")) == 12
 
 
+@pytest.mark.parametrize(("first", "second", "cached"), [("", "", 12), ("a", "a", 12), ("a", "b", 0), ("", "a", 0)])
+@pytest.mark.parametrize("ref", [None, adapter("a")], ids=["base", "adapter"])
+def test_a_prefix_never_crosses_salts(ref: object, first: str, second: str, cached: int) -> None:
+    world = World()
+    for name, salt in (("first", first), ("second", second)):
+        found = world.add(name, PROMPT, ref, salt=salt, max_tokens=3, ignore_eos=True)  # type: ignore[arg-type]
+        world.run()
+    assert found.num_cached == cached
+
+
+def test_choices_have_the_salt_of_their_request() -> None:
+    world = World()
+    request = world.add("one", PROMPT, salt="a", n=3, max_tokens=1)
+    assert [choice.salt for choice in request.choices()] == ["a"] * 3
+
+
 def test_nothing_is_cached_when_caching_is_off() -> None:
     assert cached_after(None, None, enable_prefix_caching=False) == 0
 
