@@ -65,7 +65,14 @@ class StructuredOutputsBody(Body):
     disable_any_whitespace: bool | None = None
 
 
-class Sampling(Body):
+class Placed(Body):
+    """How a request stands to others."""
+
+    priority: int = 0
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+
+
+class Sampling(Placed):
     """What chat and completions share."""
 
     model: str
@@ -93,8 +100,6 @@ class Sampling(Body):
     structured_outputs: StructuredOutputsBody | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: int = 0
-    cache_salt: Annotated[str, Field(min_length=1)] | None = None
     user: str | None = None
     truncate_prompt_tokens: int | None = None
     request_id: Annotated[str, Field(pattern=WRITTEN)] | None = None
@@ -140,7 +145,7 @@ class CompletionRequest(Sampling):
     add_special_tokens: bool = True
 
 
-class EmbeddingRequest(Body):
+class EmbeddingRequest(Placed):
     """POST /v1/embeddings."""
 
     model: str
@@ -152,7 +157,6 @@ class EmbeddingRequest(Body):
     add_special_tokens: bool = True
     normalize: bool | None = None
     pooling: Pooling | None = None
-    priority: int = 0
     request_id: Annotated[str, Field(pattern=WRITTEN)] | None = None
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ..core.callers import Caller, Scope
 from ..core.errors import InvalidRequest
 from ..engine.request import BACKGROUND
-from .schemas import Sampling
+from .schemas import Placed
 
 
-def standing_of(body: Sampling, caller: Caller) -> tuple[int, str]:
+def standing_of(body: Placed, caller: Caller) -> tuple[int, str]:
     """Its priority and its salt."""
     return priority_of(body, caller), salt_of(body, caller)
 
 
-def priority_of(body: Sampling, caller: Caller) -> int:
+def priority_of(body: Placed, caller: Caller) -> int:
     """Lower runs earlier. Nobody may pass others by a word of its own: below 0 goes who is alone, or the admin."""
     least = -BACKGROUND if caller.alone or caller.may(Scope.ADMIN) else 0
     if not least <= body.priority < BACKGROUND:
@@ -25,7 +25,7 @@ def priority_of(body: Sampling, caller: Caller) -> int:
     return body.priority
 
 
-def salt_of(body: Sampling, caller: Caller) -> str:
+def salt_of(body: Placed, caller: Caller) -> str:
     """Prompts with different salts share no cached beginning.
 
     `cached_tokens` would tell one tenant what another has asked, so a tenant is part of it.

@@ -56,7 +56,6 @@ COMPLETIONS: Refusals = {
 }
 
 EMBEDDINGS: Refusals = {
-    "cache_salt": EVERYWHERE["cache_salt"],
     "embed_dtype": (("float32",), "vectors are float32"),
     "endianness": (("native", "little"), "base64 is of little-endian numbers, as OpenAI's clients read it"),
     "messages": ((), "send input"),
