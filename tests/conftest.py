@@ -27,7 +27,7 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def room_for_every_name() -> None:
     """Adapters that one test made busy keep those of another out of no metric."""
     from aril.core.metrics import ADAPTERS
