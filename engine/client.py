@@ -45,8 +45,8 @@ class EngineStatus:
     adapter_bytes_total: int
 
 
-class EngineClient(Protocol):
-    """The engine as the faces see it. Every method may be called from the event loop; none blocks it."""
+class EngineFacts(Protocol):
+    """What it takes to read a request: the model, its words, its defaults."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -57,6 +57,10 @@ class EngineClient(Protocol):
     @property
     def default_params(self) -> dict[str, object]:
         """SamplingParams fields that generation_config.json sets (temperature, top_p, ...); a request's own win."""
+
+
+class EngineClient(EngineFacts, Protocol):
+    """The engine as the faces see it. Every method may be called from the event loop; none blocks it."""
 
     def generate(
         self,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..lora.adapter import AdapterRef
 from .params import SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor  # a process that only answers HTTP has none
 
 # The priority of work that nobody waits for, and of all above it: it gets what room and computing the rest leaves.
 BACKGROUND = 1 << 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,17 @@ class Resolution:
 
 Sticky = Callable[[str | None], str | None]
 """What keeps a caller with one of several revisions: the value of a header that an alias names, of `user` for None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """A Sticky as plain data: all that a request brings."""
+
+    user: str | None
+    headers: Mapping[str, str]  # by name in small letters
+
+    def __call__(self, header: str | None) -> str | None:
+        return self.user if header is None else self.headers.get(header.lower())
 
 
 class Catalog(Protocol):

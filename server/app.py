@@ -16,6 +16,7 @@ from .auth import Anyone, KeyVerifier
 from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
 from .flights import Flights
+from .generation import Here
 from .request_ids import RequestIds
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -40,8 +41,16 @@ def create_app(
     `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
     app = FastAPI(title="Aril", version=__version__, lifespan=lifespan)
+    flights = flights or Flights()
+    app.state.engine = engine
     app.state.face = Face(
-        engine, catalog, keys or Anyone(), meter or Free(), max_body, scrapers or Anyone(), flights or Flights()
+        engine=engine,
+        catalog=catalog,
+        runs=Here(engine, meter or Free(), flights),
+        keys=keys or Anyone(),
+        max_body=max_body,
+        scrapers=scrapers or Anyone(),
+        flights=flights,
     )
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)

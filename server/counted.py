@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..core.metrics import counter
@@ -9,11 +11,21 @@ from ..core.metrics import counter
 ANSWERS = counter("http_answers", "HTTP responses begun, by route and status.", ("route", "status"))
 
 
+UNKNOWN = "unknown"
+
+
+def count(route: str, status: str) -> None:
+    """One answer more."""
+    ANSWERS.labels(route, status).inc()
+
+
 class Counted:
     """ASGI middleware; a path that no route knows counts as `unknown`, so that labels stay few."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, count: Callable[[str, str], None] = count) -> None:
+        """`count` is told the route and the status of each answer as it begins."""
         self._app = app
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -22,8 +34,7 @@ class Counted:
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "unknown")
-                ANSWERS.labels(route, str(message["status"])).inc()
+                self._count(getattr(scope.get("route"), "path", UNKNOWN), str(message["status"]))
             await send(message)
 
         await self._app(scope, receive, counting)

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
 from ..core.callers import Caller, Scope
-from ..engine.client import EngineClient
-from ..engine.metering import Free, Meter
-from ..lora.catalog import Catalog, Resolution
+from ..engine.client import EngineFacts
+from ..lora.catalog import Catalog, Clues, Resolution
 from .auth import Anyone, KeyVerifier
-from .flights import Flights
+from .flights import Flights, Stream
+
+if TYPE_CHECKING:
+    from .generation import Generation
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key")  # tells OpenAPI; it checks nothing
 MAX_BODY = 16 << 20  # bytes; a prompt of a million token ids is about 7 MB
+
+
+class Runs(Protocol):
+    """Whoever runs generations: in this process, or in the one that has the engine."""
+
+    def run(self, generation: Generation) -> Stream:
+        """The chunks of all its prompts, if its caller may have them now; closing it early aborts them.
+
+        The headers of `generation` are complete before the first.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
     """Everything that the routes share."""
 
-    engine: EngineClient
+    engine: EngineFacts
     catalog: Catalog
+    runs: Runs
     keys: KeyVerifier = field(default_factory=Anyone)
-    meter: Meter = field(default_factory=Free)
     max_body: int = MAX_BODY
     scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
     flights: Flights = field(default_factory=Flights)
@@ -48,11 +60,8 @@ async def caller_of(request: Request) -> Caller:
 
 async def resolved(request: Request, caller: Caller, model: str, user: str | None) -> Resolution:
     """What `model` means to `caller`, who sticks to one of several revisions by a header or by `user`."""
-
-    def sticky(header: str | None) -> str | None:
-        return user if header is None else request.headers.get(header)
-
-    return await face_of(request).catalog.resolve(model, caller, sticky)
+    headers = dict(reversed(request.headers.items()))  # of two with one name the first counts
+    return await face_of(request).catalog.resolve(model, caller, Clues(user, headers))
 
 
 FaceDep = Annotated[Face, Depends(face_of)]

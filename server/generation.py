@@ -13,10 +13,10 @@ from typing import Any, cast
 from ..core.errors import ArilError, DoesNotFit, InvalidAdapter, InvalidRequest, NotFound, Unavailable
 from ..core.http_status import status_of
 from ..engine.client import EngineClient
-from ..engine.metering import Outcome, Work
+from ..engine.metering import Meter, Outcome, Work
 from ..engine.request import Chunk, TokenLogprobs
 from .deps import Face
-from .flights import Stream
+from .flights import Flights, Stream
 
 SPEAKER = "x-aril-adapter"  # the header that says which revision spoke
 GONE = "client_gone"  # how a request ended that its client did not wait for
@@ -50,13 +50,27 @@ class Generation:
         said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**said, "system_fingerprint": speaker}
 
-    async def run(self, face: Face) -> Stream:
+    def run(self, face: Face) -> Stream:
         """The chunks of all prompts, if the caller may have them now; closing it early aborts them."""
-        with face.flights.begin(self.work, self.priority) as flight:
-            permit, tally = face.meter.admit(self.work), Tally()
-            self.headers.update({SPEAKER: self.work.resolution.speaker, **permit.headers})
+        return face.runs.run(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Runs generations on the engine of this process, as its meter and its flights allow. Implements deps.Runs."""
+
+    engine: EngineClient
+    meter: Meter
+    flights: Flights
+
+    async def run(self, generation: Generation) -> Stream:
+        """Its chunks."""
+        work = generation.work
+        with self.flights.begin(work, generation.priority) as flight:
+            permit, tally = self.meter.admit(work), Tally()
+            generation.headers.update({SPEAKER: work.resolution.speaker, **permit.headers})
             try:
-                async with aclosing(self._chunks(face.engine)) as stream, aclosing(flight.follow(stream)) as followed:
+                async with aclosing(self._chunks(generation)) as stream, aclosing(flight.follow(stream)) as followed:
                     async for prompt_at, chunk in followed:
                         tally.count(prompt_at, chunk)
                         yield prompt_at, chunk
@@ -67,10 +81,12 @@ class Generation:
             finally:
                 permit.end(tally.outcome())
 
-    def _chunks(self, engine: EngineClient) -> Stream:
-        adapter, each = self.work.resolution.ref, zip(self.work.prompts, self.work.params, strict=True)
+    def _chunks(self, asked: Generation) -> Stream:
+        adapter, each = asked.work.resolution.ref, zip(asked.work.prompts, asked.work.params, strict=True)
         streams = [
-            engine.generate(f"{self.id}-{at}", prompt, params, adapter=adapter, priority=self.priority, salt=self.salt)
+            self.engine.generate(
+                f"{asked.id}-{at}", prompt, params, adapter=adapter, priority=asked.priority, salt=asked.salt
+            )
             for at, (prompt, params) in enumerate(each)
         ]
         return _checked(streams[0]) if len(streams) == 1 else _merged(streams)

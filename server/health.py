@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from .. import __version__
 from ..core import metrics
 from ..core.errors import EngineDead
+from ..engine.client import EngineClient
 from .deps import FaceDep
 from .vllm_names import VllmNames
 
 router = APIRouter()
 
 
+def engine_of(request: Request) -> EngineClient:
+    """The engine of this process, of which it is asked."""
+    return cast(EngineClient, request.app.state.engine)
+
+
+EngineDep = Annotated[EngineClient, Depends(engine_of)]
+
+
 @router.get("/health")
-async def health(face: FaceDep) -> dict[str, Any]:
+async def health(engine: EngineDep) -> dict[str, Any]:
     """200 while the engine lives; 503 when only a restart helps."""
-    if not face.engine.status().alive:
+    if not engine.status().alive:
         raise EngineDead("the engine has stopped; start the server again")
     return {"status": "alive"}
 
 
 @router.get("/ready")
-async def ready(face: FaceDep) -> dict[str, Any]:
+async def ready(engine: EngineDep) -> dict[str, Any]:
     """200 when requests can be served, with how busy the engine is."""
-    status = face.engine.status()
+    status = engine.status()
     if not status.alive:
         raise EngineDead("the engine has stopped; start the server again")
     return {
         "status": "ready",
-        "model": face.engine.model.id,
+        "model": engine.model.id,
         "running": status.running,
         "waiting": status.waiting,
         "total_blocks": status.total_blocks,
@@ -45,10 +54,10 @@ async def ready(face: FaceDep) -> dict[str, Any]:
 
 
 @router.get("/metrics")
-async def measured(request: Request, face: FaceDep) -> Response:
+async def measured(request: Request, face: FaceDep, engine: EngineDep) -> Response:
     """All metrics, for Prometheus. They name adapters, so that an operator may set a key for them."""
     await face.scrapers.verify(request.headers.get("authorization"), "", request.query_params.multi_items())
-    beside = VllmNames(face.engine.model.id, face.engine.status())
+    beside = VllmNames(engine.model.id, engine.status())
     return Response(metrics.render(beside), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core.errors import InvalidRequest
-from ..engine.client import EngineClient
+from ..engine.client import EngineFacts
 from .schemas import Message, Prompt
 
 MAX_PROMPTS = 2048  # of one completion request, each as often as it has choices: all run before what comes later
@@ -26,7 +26,7 @@ class Conversation(Protocol):
     chat_template_kwargs: dict[str, Any] | None
 
 
-async def of_messages(engine: EngineClient, messages: Sequence[Message], body: Conversation) -> list[int]:
+async def of_messages(engine: EngineFacts, messages: Sequence[Message], body: Conversation) -> list[int]:
     """The prompt that the chat template makes of a conversation."""
     if not messages:
         raise InvalidRequest("messages: a conversation needs at least one message", param="messages")
@@ -48,7 +48,7 @@ async def of_messages(engine: EngineClient, messages: Sequence[Message], body: C
 
 
 async def of_prompt(
-    engine: EngineClient, prompt: Prompt, n: int, *, add_special_tokens: bool, param: str = "prompt"
+    engine: EngineFacts, prompt: Prompt, n: int, *, add_special_tokens: bool, param: str = "prompt"
 ) -> list[list[int]]:
     """One list of token ids for each prompt of a request, which stand in its field `param`."""
     prompts = _each(prompt)
@@ -95,7 +95,7 @@ def _each(prompt: Prompt) -> list[str] | list[list[int]]:
 
 
 def _encode(
-    engine: EngineClient, prompts: Sequence[str | list[int]], add_special_tokens: bool, param: str
+    engine: EngineFacts, prompts: Sequence[str | list[int]], add_special_tokens: bool, param: str
 ) -> list[list[int]]:
     encoded = []
     for at, prompt in enumerate(prompts):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InvalidRequest
-from ..engine.client import EngineClient, ModelInfo
+from ..engine.client import EngineFacts, ModelInfo
 from ..engine.params import SamplingParams
 from .constraints import constraint_of
 from .schemas import ChatRequest, CompletionRequest, Sampling
@@ -31,7 +31,7 @@ SHARED = (
 )
 
 
-def of_chat(body: ChatRequest, engine: EngineClient, num_prompt: int) -> SamplingParams:
+def of_chat(body: ChatRequest, engine: EngineFacts, num_prompt: int) -> SamplingParams:
     """The params of a chat request; without max_tokens the answer may fill the context."""
     fields = _shared(body, engine.model.vocab_size)
     if body.max_completion_tokens is not None:
@@ -45,7 +45,7 @@ def of_chat(body: ChatRequest, engine: EngineClient, num_prompt: int) -> Samplin
     return _built({"max_tokens": None, **engine.default_params, **fields}, engine.model, num_prompt)
 
 
-def of_completion(body: CompletionRequest, engine: EngineClient, num_prompt: int) -> SamplingParams:
+def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int) -> SamplingParams:
     """The params of one prompt of a completion request. `max_tokens` 0 with `echo` scores the prompt alone."""
     fields = _shared(body, engine.model.vocab_size)
     if body.echo and body.truncate_prompt_tokens is not None:
