@@ -68,6 +68,7 @@ async def _live(
             meter=admin.books,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
             flights=Flights(_bounds(options)),
+            trusts_templates=options.server.trust_request_chat_template,
             routers=[admin.router],
         )
         server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
 from ..core.errors import InvalidRequest, Unsupported
@@ -22,6 +21,7 @@ from .detokenizer import Detokenizer
 from .grammar.base import Vocabulary
 from .params import SamplingParams
 from .pieces import Pieces
+from .templates import Renderer, render
 
 RENDERER = "transformers.utils.chat_template_utils"  # takes half a second to import, once
 TOLD_IN = (".json", ".jinja", ".model", ".txt")  # files of a model folder that a tokenizer may be made of
@@ -72,11 +72,13 @@ class Text:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
+        renderer: Renderer = render,
         **variables: Any,
     ) -> list[int]:
-        """The prompt that the chat template makes of a conversation; `variables` reach the template by name."""
-        from transformers.utils.chat_template_utils import render_jinja_template
+        """The prompt that the chat template makes of a conversation; `variables` reach the template by name.
 
+        `renderer` is for a `chat_template` that nobody here vouches for.
+        """
         template = chosen(self._templates, chat_template, with_tools=tools is not None)
         if template is None:
             raise InvalidRequest(
@@ -91,19 +93,15 @@ class Text:
             )
         if not messages:
             raise InvalidRequest("the conversation is empty", param="messages")
-        try:
-            (text,), _ = render_jinja_template(
-                [[{key: value for key, value in message.items() if value is not None} for message in messages]],
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                documents=None if documents is None else [dict(document) for document in documents],
-                chat_template=template,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **{**self._special_tokens, **variables},
-            )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise InvalidRequest(f"the chat template refuses this conversation: {error}", param="messages") from error
-        return self.encode(text, add_special_tokens=False)
+        told = {
+            "messages": [{key: value for key, value in message.items() if value is not None} for message in messages],
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "documents": None if documents is None else [dict(document) for document in documents],
+            "chat_template": template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
+        return self.encode(renderer({**self._special_tokens, **variables, **told}), add_special_tokens=False)
 
     def spelled(self, params: SamplingParams) -> SamplingParams:
         """`params` with its `bad_words` as token ids: each as a text begins with it, and as it follows a space."""

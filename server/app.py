@@ -31,13 +31,14 @@ def create_app(
     scrapers: KeyVerifier | None = None,
     max_body: int = MAX_BODY,
     flights: Flights | None = None,
+    trusts_templates: bool = False,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
     Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
-    without `flights` as much may be held as comes.
+    without `flights` as much may be held as comes. `trusts_templates`: a request may bring its chat template.
     `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
     app = FastAPI(title="Aril", version=__version__, lifespan=lifespan)
@@ -51,6 +52,7 @@ def create_app(
         max_body=max_body,
         scrapers=scrapers or Anyone(),
         flights=flights,
+        trusts_templates=trusts_templates,
     )
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine.config import option, settle
+from ..engine.config import option, parse_switch, settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,12 @@ class ServerConfig:
         parse=float,
         low=0.001,
         high=1e9,
+    )
+    trust_request_chat_template: bool = option(
+        "--trust-request-chat-template",
+        "let requests bring a chat_template, which is rendered in a bounded process of its own",
+        False,
+        parse=parse_switch,
     )
 
     def __post_init__(self) -> None:

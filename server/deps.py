@@ -42,6 +42,7 @@ class Face:
     max_body: int = MAX_BODY
     scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
     flights: Flights = field(default_factory=Flights)
+    trusts_templates: bool = False  # whether a request may bring its chat template
 
 
 def face_of(request: Request) -> Face:

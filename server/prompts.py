@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from ..core.errors import InvalidRequest
 from ..engine.client import EngineFacts
+from ..engine.templates import render, render_apart
+from .deps import Face
 from .schemas import Message, Prompt
 
 MAX_PROMPTS = 2048  # of one completion request, each as often as it has choices: all run before what comes later
@@ -23,10 +25,11 @@ class Conversation(Protocol):
     documents: list[dict[str, Any]] | None
     add_generation_prompt: bool | None
     continue_final_message: bool
+    chat_template: str | None
     chat_template_kwargs: dict[str, Any] | None
 
 
-async def of_messages(engine: EngineFacts, messages: Sequence[Message], body: Conversation) -> list[int]:
+async def of_messages(face: Face, messages: Sequence[Message], body: Conversation) -> list[int]:
     """The prompt that the chat template makes of a conversation."""
     if not messages:
         raise InvalidRequest("messages: a conversation needs at least one message", param="messages")
@@ -35,14 +38,23 @@ async def of_messages(engine: EngineFacts, messages: Sequence[Message], body: Co
         raise InvalidRequest(
             f"chat_template_kwargs: {taken[0]} is not for the template to be told here", param="chat_template_kwargs"
         )
+    if body.chat_template is not None and not face.trusts_templates:
+        raise InvalidRequest(
+            "chat_template: this server takes none from requests; its operator may allow it with "
+            "--trust-request-chat-template, or set one with --chat-template",
+            param="chat_template",
+            code="unsupported_parameter",
+        )
     begin = body.add_generation_prompt
     return await asyncio.to_thread(
-        engine.text.render,
-        [_plain(at, message, engine.model.id) for at, message in enumerate(messages)],
+        face.engine.text.render,
+        [_plain(at, message, face.engine.model.id) for at, message in enumerate(messages)],
         add_generation_prompt=not body.continue_final_message if begin is None else begin,
         continue_final_message=body.continue_final_message,
         tools=body.tools,
         documents=body.documents,
+        chat_template=body.chat_template,
+        renderer=render if body.chat_template is None else render_apart,
         **variables,
     )
 

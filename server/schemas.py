@@ -16,6 +16,7 @@ T = TypeVar("T")
 # The first wrong item is the last that is looked at: a body has room for millions, and each would become an error.
 Many = Annotated[list[T], Field(fail_fast=True)]
 MAX_MESSAGES = 1 << 16  # a thousand bytes of memory each
+MAX_TEMPLATE = 1 << 16  # characters; the largest of models have 20,000
 
 
 def _all_numbers(given: object) -> object:
@@ -123,6 +124,7 @@ class Conversation(Body):
     documents: Many[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -171,6 +173,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 

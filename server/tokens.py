@@ -54,7 +54,7 @@ async def _ids(face: Face, body: TokenizeRequest) -> list[int]:
             raise InvalidRequest(
                 "add_special_tokens: the chat template writes the special tokens", param="add_special_tokens"
             )
-        return await prompts.of_messages(face.engine, body.messages, body)
+        return await prompts.of_messages(face, body.messages, body)
     return await asyncio.to_thread(face.engine.text.encode, body.prompt or "", body.add_special_tokens is not False)
 
 

@@ -92,7 +92,7 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     refuse_tools(body.tools, body.tool_choice)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)
-    prompt = await prompts.of_messages(face.engine, body.messages, body)
+    prompt = await prompts.of_messages(face, body.messages, body)
     prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
     params = sampling.of_chat(body, face.engine, len(prompt))
     work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])

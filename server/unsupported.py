@@ -40,7 +40,6 @@ CHAT: Refusals = {
     "add_special_tokens": ((False,), "the chat template writes the special tokens"),
     "audio": ((), "this is a text model"),
     "best_of": ((1,), "use n"),
-    "chat_template": ((), "the operator sets it with --chat-template"),
     "echo": ((False,), "the messages are known to the caller"),
     "function_call": (("none",), TOOLS),
     "functions": (([],), TOOLS),

@@ -38,7 +38,7 @@ HOMES = {  # third-party package -> the places that may import it
     "sqlalchemy": ["admin_api", "migrations", "bench/many.py"],
     "psycopg": ["admin_api"],
     "alembic": ["admin_api", "migrations"],
-    "transformers": ["models", "engine/text.py", "bench"],
+    "transformers": ["models", "engine/text.py", "engine/templates.py", "bench"],
     "peft": ["bench"],
     "gguf": ["models"],
     "huggingface_hub": ["models", "admin_api/sources"],
