@@ -1,5 +1,5 @@
 # Each target sets up what it needs first (scripts/setup.sh), and is quick the second time.
-.PHONY: demo serve test sanitize setup setup-dev
+.PHONY: demo serve test clients sanitize setup setup-dev
 
 demo: setup
 	.venv/bin/aril demo
@@ -12,6 +12,9 @@ test: setup-dev
 	.venv/bin/ruff format --check .
 	MYPYPATH=.venv/src .venv/bin/mypy
 	.venv/bin/pytest
+
+clients: setup-dev
+	sh scripts/clients.sh
 
 sanitize: setup-dev
 	sh scripts/sanitize.sh

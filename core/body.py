@@ -53,9 +53,14 @@ def parse_exact(schema: type[B], raw: bytes) -> B:
 
 def describes(schema: type[BaseModel]) -> dict[str, object]:
     """What OpenAPI says about a body of `schema`."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
+
+
+def inlined(schema: type[BaseModel]) -> dict[str, object]:
+    """The JSON schema of `schema` in one piece."""
     plain = schema.model_json_schema()
-    inlined = _inline(plain, plain.pop("$defs", {}))
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
+    whole: dict[str, object] = _inline(plain, plain.pop("$defs", {}))
+    return whole
 
 
 def _check_numbers(raw: bytes) -> None:

@@ -17,6 +17,7 @@ from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
 from .flights import Flights
 from .generation import Here
+from .openapi import Documented
 from .request_ids import RequestIds
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -41,7 +42,7 @@ def create_app(
     without `flights` as much may be held as comes. `trusts_templates`: a request may bring its chat template.
     `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
-    app = FastAPI(title="Aril", version=__version__, lifespan=lifespan)
+    app = Documented(title="Aril", version=__version__, lifespan=lifespan)
     flights = flights or Flights()
     app.state.engine = engine
     app.state.face = Face(

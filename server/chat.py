@@ -13,19 +13,22 @@ from fastapi.responses import JSONResponse
 from ..core.body import describes
 from ..core.callers import Caller
 from ..engine.request import Chunk
+from .answers import ChatChunk, ChatCompletion
 from .body import reads
 from .deps import CallerDep, Face, FaceDep
 from .generation import Choice
 from .logprobs import chat_content, of_prompt
+from .openapi import answers
 from .schemas import ChatRequest, StreamOptions
 from .speech.base import CallDelta, Delta, Heard
 from .sse import EventStream, event, unless_gone
 from .turn import News, Said, Turn, begin
 
 router = APIRouter()
+ANSWERS = answers(ChatCompletion, event=ChatChunk)
 
 
-@router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
+@router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest), responses=ANSWERS)
 async def chat_completions(
     request: Request, face: FaceDep, caller: CallerDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
 ) -> Response:

@@ -15,10 +15,12 @@ from ..core.callers import Caller
 from ..engine.metering import Work
 from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
+from .answers import Completion
 from .body import reads
 from .deps import CallerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
+from .openapi import answers
 from .request_ids import named
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
@@ -26,9 +28,10 @@ from .standing import standing_of
 from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
+ANSWERS = answers(Completion, event=Completion)
 
 
-@router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
+@router.post("/v1/completions", openapi_extra=describes(CompletionRequest), responses=ANSWERS)
 async def completions(
     request: Request,
     face: FaceDep,

@@ -19,9 +19,11 @@ from ..engine.metering import Work
 from ..engine.params import SamplingParams
 from ..engine.request import Vector
 from . import prompts
+from .answers import EmbeddingList
 from .body import reads
 from .deps import CallerDep, Face, FaceDep, resolved
 from .generation import Generation, Usage, new_id
+from .openapi import answers
 from .request_ids import named
 from .schemas import EmbeddingRequest
 from .sse import unless_gone
@@ -31,7 +33,7 @@ from .unsupported import EMBEDDINGS, ignored, refuse
 router = APIRouter()
 
 
-@router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest))
+@router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest), responses=answers(EmbeddingList))
 async def embeddings(
     request: Request,
     face: FaceDep,

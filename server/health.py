@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from .. import __version__
 from ..core import metrics
 from ..core.errors import EngineDead
 from ..engine.client import EngineClient
+from .answers import Alive, Ready, Version
 from .deps import FaceDep
+from .openapi import answers
 from .vllm_names import VllmNames
 
 router = APIRouter()
@@ -24,7 +27,7 @@ def engine_of(request: Request) -> EngineClient:
 EngineDep = Annotated[EngineClient, Depends(engine_of)]
 
 
-@router.get("/health")
+@router.get("/health", responses=answers(Alive))
 async def health(engine: EngineDep) -> dict[str, Any]:
     """200 while the engine lives; 503 when only a restart helps."""
     if not engine.status().alive:
@@ -32,7 +35,7 @@ async def health(engine: EngineDep) -> dict[str, Any]:
     return {"status": "alive"}
 
 
-@router.get("/ready")
+@router.get("/ready", responses=answers(Ready))
 async def ready(engine: EngineDep) -> dict[str, Any]:
     """200 when requests can be served, with how busy the engine is."""
     status = engine.status()
@@ -53,7 +56,7 @@ async def ready(engine: EngineDep) -> dict[str, Any]:
     }
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def measured(request: Request, face: FaceDep, engine: EngineDep) -> Response:
     """All metrics, for Prometheus. They name adapters, so that an operator may set a key for them."""
     await face.scrapers.verify(request.headers.get("authorization"), "", request.query_params.multi_items())
@@ -61,7 +64,7 @@ async def measured(request: Request, face: FaceDep, engine: EngineDep) -> Respon
     return Response(metrics.render(beside), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/version")
+@router.get("/version", responses=answers(Version))
 async def version() -> dict[str, str]:
     """The version of Aril."""
     return {"version": __version__}

@@ -12,12 +12,14 @@ from fastapi import APIRouter
 from ..core.errors import NotFound
 from ..engine.client import ModelInfo
 from ..lora.catalog import CatalogEntry
+from .answers import Model, ModelList
 from .deps import CallerDep, FaceDep
+from .openapi import answers
 
 router = APIRouter()
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=answers(ModelList))
 async def list_models(face: FaceDep, caller: CallerDep) -> dict[str, Any]:
     """All models."""
     base = face.engine.model
@@ -25,7 +27,7 @@ async def list_models(face: FaceDep, caller: CallerDep) -> dict[str, Any]:
     return {"object": "list", "data": [_base(base), *adapters]}
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", responses=answers(Model))
 async def show_model(face: FaceDep, caller: CallerDep, name: str) -> dict[str, Any]:
     """One model; names may contain slashes."""
     base = face.engine.model

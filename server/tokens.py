@@ -11,14 +11,16 @@ from ..core.body import describes
 from ..core.callers import Caller
 from ..core.errors import InvalidRequest
 from . import prompts
+from .answers import Text, Tokens
 from .body import reads
 from .deps import CallerDep, Face, FaceDep, resolved
+from .openapi import answers
 from .schemas import DetokenizeRequest, TokenizeRequest
 
 router = APIRouter()
 
 
-@router.post("/tokenize", openapi_extra=describes(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=describes(TokenizeRequest), responses=answers(Tokens))
 async def tokenize(
     request: Request,
     face: FaceDep,
@@ -32,7 +34,7 @@ async def tokenize(
     return {"count": len(ids), "max_model_len": face.engine.model.max_model_len, "tokens": ids, "token_strs": strings}
 
 
-@router.post("/detokenize", openapi_extra=describes(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=describes(DetokenizeRequest), responses=answers(Text))
 async def detokenize(
     request: Request,
     face: FaceDep,

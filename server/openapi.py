@@ -1,0 +1,106 @@
+"""The OpenAPI document: what the routes say of themselves, and what they all have in common, which is said here once.
+
+FastAPI would add its own 422 to whatever has a parameter; here a wrong one is a 400, in the shape of every other error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from ..core.body import inlined
+
+Responses = dict[int | str, dict[str, Any]]
+Operation = dict[str, Any]
+
+ERROR = "Error"
+THEIRS = ("HTTPValidationError", "ValidationError")
+ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"enum": ["invalid_request_error", "server_error"]},
+                "param": {"type": ["string", "null"], "description": "the field at fault"},
+                "code": {"type": "string"},
+                "problems": {"type": "array", "items": {"type": "string"}},
+            },
+        }
+    },
+}
+REQUEST_ID = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
+METERED = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+
+
+def answers(model: type[BaseModel], *, event: type[BaseModel] | None = None) -> Responses:
+    """The `responses` of a route that answers with `model`, or, when a stream is asked for, with events of `event`."""
+    if event is None:
+        return {200: {"model": model}}
+    stream = {
+        "type": "string",
+        "contentMediaType": "text/event-stream",
+        "contentSchema": inlined(event),
+        "description": "each event is `data: ` and one of `contentSchema`, or an error; the last one is `data: [DONE]`",
+    }
+    return {200: {"model": model, "content": {"text/event-stream": {"schema": stream}}}}
+
+
+class Documented(FastAPI):
+    """An application whose OpenAPI document is whole."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document; made once."""
+        if self.openapi_schema is None:
+            _complete(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _complete(document: dict[str, Any]) -> None:
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in THEIRS:
+        schemas.pop(name, None)
+    schemas[ERROR] = ERROR_SCHEMA
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            responses = operation["responses"]
+            responses.pop("422", None)
+            for status in _errors(path, method, operation):
+                responses.setdefault(str(status), _error(status))
+            for response in responses.values():
+                response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
+
+
+def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
+    """The statuses of what may go wrong."""
+    has_body = "requestBody" in operation
+    if has_body or "parameters" in operation or "security" in operation:  # a key in the URL is refused
+        yield HTTPStatus.BAD_REQUEST
+    if "security" in operation or path == "/metrics":
+        yield HTTPStatus.UNAUTHORIZED
+    if "security" in operation:
+        yield HTTPStatus.FORBIDDEN
+        yield HTTPStatus.NOT_FOUND
+    if has_body:
+        yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    if path.startswith("/admin/") and method != "get":
+        yield HTTPStatus.CONFLICT
+        yield HTTPStatus.PRECONDITION_FAILED
+    if path in METERED:
+        yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        yield HTTPStatus.TOO_MANY_REQUESTS
+    if path not in ("/version", "/metrics"):
+        yield HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def _error(status: int) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{ERROR}"}
+    return {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": schema}}}
