@@ -17,13 +17,14 @@ from . import audit
 from .adapters import AdapterService
 from .admin_key import admin_key
 from .arrivals import Arrivals
+from .batches import Worker
 from .books import Books
 from .canaries import Canaries
 from .catalog import AdapterCatalog
 from .db import Database
 from .feed import Feed
 from .gate import Gate
-from .guard import guard
+from .guard import front, guard
 from .keyring import Keyring
 from .migrate import upgrade
 from .quotas import Quotas
@@ -32,6 +33,8 @@ from .responses import Responses
 from .routes.adapters import AdapterRoutes
 from .routes.aliases import AliasRoutes
 from .routes.audit import AuditRoutes
+from .routes.batches import BatchRoutes
+from .routes.files import FileRoutes
 from .routes.incoming import IncomingRoutes
 from .routes.keys import KeyRoutes
 from .routes.tenants import TenantRoutes
@@ -64,6 +67,7 @@ class Admin:
     gate: Gate
     arrivals: Arrivals
     responses: Responses | None  # None: none is kept
+    batches: Worker  # to be started with whoever answers requests
 
     async def start(self) -> None:
         """Migrate, learn the keys, finish what a crash left, load what is active, and go on reconciling. Call before
@@ -85,6 +89,7 @@ class Admin:
     async def close(self) -> None:
         """Stop; what is half done is finished by the next start."""
         self.feed.stop()
+        await self.batches.close()
         self.arrivals.stop()
         self.gate.stop()
         self.reconciler.stop()
@@ -127,8 +132,13 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
         if settings.response_days
         else None
     )
-    sweeps = [] if responses is None else [responses.sweep]
+    batches = Worker(database, keyring.stands_for, new_server_id(), lines_at_once=settings.batch_lines)
+    sweeps = [batches.sweep] if responses is None else [batches.sweep, responses.sweep]
     reconciler = Reconciler(service, database, settings.reconcile_seconds, sweeps)
+    openai = APIRouter(dependencies=front(keyring))
+    openai.include_router(FileRoutes(database, settings.max_file_bytes).router)
+    openai.include_router(BatchRoutes(database, batches).router)
+    router.include_router(openai)
     feed = Feed(database, [keyring, service])
     gate = Gate(service, database, store, engine, targets)
     return Admin(
@@ -147,4 +157,5 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
         gate=gate,
         arrivals=arrivals,
         responses=responses,
+        batches=batches,
     )

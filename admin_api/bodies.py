@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 
-from ..core.body import ExactBody, parse_exact
+from ..core.body import parse_exact
 from ..core.errors import TooLarge
 
 MAX_BYTES = 1 << 20
-B = TypeVar("B", bound=ExactBody)
+B = TypeVar("B", bound=BaseModel)
 
 
 def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:

@@ -24,6 +24,18 @@ def guard(keyring: Keyring, acting: Acting | None = None) -> list[Dependency]:
     return [Depends(BEARER), Depends(_check(keyring, acting or keyring.acting))]
 
 
+def front(keyring: Keyring) -> list[Dependency]:
+    """What the registry's routes of /v1 stand behind: a key that may infer, or none where none is asked for."""
+
+    async def check(request: Request) -> None:
+        query = request.query_params.multi_items()
+        caller = await keyring.verify(request.headers.get("authorization"), _origin(request), query)
+        caller.require(Scope.INFER)
+        request.state.caller = caller
+
+    return [Depends(BEARER), Depends(check)]
+
+
 def caller_of(request: Request) -> Caller:
     """Who calls, acting for its tenant or, with the scope admin, for that of `?tenant=`."""
     return cast(Caller, request.state.caller)
@@ -45,14 +57,17 @@ def _check(keyring: Keyring, acting: Acting) -> Callable[[Request], Awaitable[No
 
     async def check(request: Request) -> None:
         """Lets the holder of a key pass, before any of the body is read."""
-        origin = request.client.host[:MAX_ORIGIN] if request.client else ""  # a proxy may say anything
         query = request.query_params
-        caller = keyring.demand(request.headers.get("authorization"), origin, query.multi_items())
+        caller = keyring.demand(request.headers.get("authorization"), _origin(request), query.multi_items())
         caller.require(Scope.READ if request.method in READING else Scope.WRITE)
         request.state.caller = acting(caller, query.get("tenant"))
         request.state.sees_all = caller.may(Scope.ADMIN) and "tenant" not in query
 
     return check
+
+
+def _origin(request: Request) -> str:
+    return request.client.host[:MAX_ORIGIN] if request.client else ""  # a proxy may say anything
 
 
 CallerDep = Annotated[Caller, Depends(caller_of)]

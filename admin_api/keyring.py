@@ -71,6 +71,7 @@ class Known:
     holders: Mapping[bytes, Holder] = field(default_factory=dict)
     tenants: Mapping[str, int] = field(default_factory=lambda: {DEFAULT_TENANT: 1})  # ids
     limits: Mapping[str, Limits] = field(default_factory=dict)  # of keys by id, of tenants by "tenant:" and name
+    named: Mapping[str, Holder] = field(default_factory=dict)  # by the ids of keys
     had_keys: bool = True  # until the database has said otherwise
 
     @classmethod
@@ -78,8 +79,10 @@ class Known:
         """All of it."""
         keys, tenants = session.scalars(select(Key)).all(), session.scalars(select(Tenant)).all()
         of_tenants = {f"tenant:{tenant.name}": Limits.of(tenant) for tenant in tenants}
+        holders = {bytes.fromhex(key.digest): Holder(_caller(key), key.expires, key.revoked) for key in keys}
         return cls(
-            holders={bytes.fromhex(key.digest): Holder(_caller(key), key.expires, key.revoked) for key in keys},
+            holders=holders,
+            named={holder.caller.name: holder for holder in holders.values()},
             tenants={tenant.name: tenant.id for tenant in tenants},
             limits={**of_tenants, **{key.id: Limits.of(key) for key in keys}},
             had_keys=bool(keys) or _ever_had_keys(session),
@@ -102,6 +105,7 @@ class Keyring:
         """`admin_key` is a digest; `api_keys` are keys of /v1 that act for the default tenant."""
         given = {digest_of(key): Caller(name=f"api-key-{at}") for at, key in enumerate(api_keys)}
         self._fixed = {digest: Holder(caller) for digest, caller in {**given, admin_key: ADMIN}.items()}
+        self._named = {holder.caller.name: holder for holder in self._fixed.values()}
         self._asks_anyway = bool(given)
         self._known = Known()
         self._database = database
@@ -145,6 +149,19 @@ class Keyring:
             raise Unauthorized(reason)
         others = len(self._fixed) + len(self._known.holders) - 2  # without this key, or else a third, and the admin's
         return replace(holder.caller, origin=origin, alone=others <= 0)
+
+    def stands_for(self, name: str) -> Caller:
+        """Who goes by `name` now: what was asked for earlier is done as they may today. Raises Unauthorized when that
+        is nobody any more."""
+        if name == ANYONE.name and not (self._asks_anyway or self._known.had_keys):
+            return ANYONE
+        holder = self._named.get(name) or self._known.named.get(name)
+        if holder is None:
+            raise Unauthorized("there is no such key any more")
+        reason = holder.refuses(self._clock())
+        if reason is not None:
+            raise Unauthorized(reason)
+        return holder.caller
 
     def acting(self, caller: Caller, tenant: str | None) -> Caller:
         """`caller` in another tenant; raises Forbidden where it may not be there, NotFound where there is none."""

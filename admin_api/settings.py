@@ -28,12 +28,16 @@ class AdminSettings:
     kept_revisions: int = 5  # per adapter; the bytes of older inactive ones are dropped
     response_days: int = 30  # that responses are kept; 0: none is
     response_bytes: int = 256 << 20  # of the responses that are kept for one tenant
+    max_file_bytes: int = 200 << 20  # of /v1/files
+    batch_lines: int = 16  # requests of batches that are with the engine at once
     reconcile_seconds: float = 30.0
     retire_grace_seconds: float = 2.0  # a replaced revision stays loaded so long for requests that just resolved it
 
     def __post_init__(self) -> None:
         if self.admin_key is not None and not self.admin_key.strip():
             raise InvalidRequest("the admin key is empty; give one, or none to have one made", param="admin_key")
+        if self.max_file_bytes < 1 or self.batch_lines < 1:
+            raise InvalidRequest("--max-file-bytes and --batch-lines must be positive")
         if self.max_upload_bytes < 1 or self.kept_revisions < 1 or self.reconcile_seconds <= 0:
             raise InvalidRequest("max_upload_bytes, kept_revisions and reconcile_seconds must be positive")
         if not 0 <= self.response_days <= MAX_DAYS:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +14,24 @@ from typing import Any, BinaryIO
 
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from ..core.body import parse
-from ..core.errors import InvalidRequest, TooLarge
+from ..core.errors import InvalidRequest
 from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
 from . import archives
 from .adapters import Contents
+from .forms import form_of
 from .gate import golden_of
 from .wishes import Wishes
 
 TEXT_FIELDS = tuple(Wishes.model_fields)
 FILE_FIELDS = ("files", "file")
 MAX_FILES = archives.MAX_MEMBERS
-MAX_TEXT = 1 << 16  # bytes of one text field
-OVERHEAD = 1 << 18  # text fields, part headers and boundaries beside the files
 PIECE = 1 << 20
+WANTED = (
+    "send a form (multipart/form-data) with the fields name and files, "
+    "or JSON with name and source, as Content-Type: application/json"
+)
 SWITCHES = {"true": True, "1": True, "false": False, "0": False, "null": None}
 # What /docs shows; the body is read by hand, so that nothing is received before the key has been checked.
 OPENAPI = {
@@ -74,40 +76,10 @@ async def received(request: Request, max_bytes: int) -> AsyncIterator[Upload]:
 
     Raises InvalidRequest, and TooLarge as soon as the limit is passed.
     """
-    form = await _form(request, max_bytes)
-    try:
-        yield _upload(form, max_bytes)
-    finally:
-        await form.close()
-
-
-async def _form(request: Request, max_bytes: int) -> FormData:
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise InvalidRequest(
-            "send a form (multipart/form-data) with the fields name and files, "
-            "or JSON with name and source, as Content-Type: application/json"
-        )
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > max_bytes + OVERHEAD:
-        raise _too_large(max_bytes)
-    stream = _bounded(request.stream(), max_bytes)
     num_fields = len(TEXT_FIELDS) + 1  # one more, so that an unknown field is named rather than counted
-    parser = MultiPartParser(
-        request.headers, stream, max_files=MAX_FILES, max_fields=num_fields, max_part_size=MAX_TEXT
-    )
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise InvalidRequest(f"the upload is not sound multipart/form-data: {error.message}") from error
-
-
-async def _bounded(stream: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerator[bytes, None]:
-    received = 0
-    async for piece in stream:
-        received += len(piece)
-        if received > max_bytes + OVERHEAD:
-            raise _too_large(max_bytes)
-        yield piece
+    bounds = {"max_files": MAX_FILES, "max_fields": num_fields}
+    async with form_of(request, max_bytes, **bounds, wanted=WANTED, param="files") as form:
+        yield _upload(form, max_bytes)
 
 
 def _upload(form: FormData, max_bytes: int) -> Upload:
@@ -167,7 +139,3 @@ def _digest(file: BinaryIO | Path) -> str:
         digest.update(piece)
     file.seek(0)
     return digest.hexdigest()
-
-
-def _too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(f"the upload is larger than the {max_bytes} bytes that this server accepts", param="files")

@@ -23,6 +23,7 @@ from ..lora.store import AdapterStore
 from ..server.app import create_app
 from ..server.auth import OneKey
 from ..server.flights import Bounds, Flights
+from ..server.inside import Inside
 from ._examples import register_examples
 from ._house import HouseOptions, url_of
 from ._lora_flags import register_modules
@@ -71,6 +72,7 @@ async def _live(
             trusts_templates=options.server.trust_request_chat_template,
             routers=[admin.router],
         )
+        await admin.batches.start(Inside(app))
         server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         gc.enable()

@@ -27,7 +27,8 @@ class Caller:
     """The holder of a key, or whoever calls where none is asked for.
 
     `adapters` are the names that it may use, None for all of its tenant's. `origin` is the address it calls from.
-    `alone`: nobody else can call, the admin aside, so that there is nobody to be protected from it.
+    `alone`: nobody else can call, the admin aside, so that there is nobody to be protected from it. `patient`: it waits
+    as long as it takes, so that its requests are background work.
     """
 
     name: str  # a key's id, "admin", "anyone": what audit and usage call it
@@ -37,6 +38,7 @@ class Caller:
     adapters: frozenset[str] | None = None
     origin: str = ""
     alone: bool = False
+    patient: bool = False
 
     def may(self, scope: Scope) -> bool:
         """Whether its scopes cover `scope`."""

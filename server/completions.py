@@ -24,7 +24,7 @@ from .openapi import answers
 from .request_ids import named
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
-from .standing import standing_of
+from .standing import priority_of, standing_of
 from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
@@ -43,7 +43,7 @@ async def completions(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: CompletionRequest) -> Response:
-    face.flights.check(body.priority)
+    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)

@@ -13,6 +13,7 @@ from ..engine.client import EngineFacts
 from ..lora.catalog import Catalog, Clues, Resolution
 from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
+from .inside import caller_inside
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -52,11 +53,15 @@ def face_of(request: Request) -> Face:
 
 async def caller_of(request: Request) -> Caller:
     """Who calls; raises Unauthorized without a good key where keys are asked for, Forbidden without the scope."""
-    origin = request.client.host if request.client else ""
-    query = request.query_params.multi_items()
-    caller = await face_of(request).keys.verify(request.headers.get("authorization"), origin, query)
+    caller = caller_inside(request) or await _verified(request)
     caller.require(Scope.INFER)
     return caller
+
+
+async def _verified(request: Request) -> Caller:
+    origin = request.client.host if request.client else ""
+    query = request.query_params.multi_items()
+    return await face_of(request).keys.verify(request.headers.get("authorization"), origin, query)
 
 
 async def resolved(request: Request, caller: Caller, model: str, user: str | None) -> Resolution:

@@ -27,7 +27,7 @@ from .openapi import answers
 from .request_ids import named
 from .schemas import EmbeddingRequest
 from .sse import unless_gone
-from .standing import standing_of
+from .standing import priority_of, standing_of
 from .unsupported import EMBEDDINGS, ignored, refuse
 
 router = APIRouter()
@@ -45,7 +45,7 @@ async def embeddings(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRequest) -> Response:
-    face.flights.check(body.priority)
+    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, EMBEDDINGS)
     check_dimensions(body.dimensions, face.engine.model.embedding_sizes)
     resolution = await resolved(request, caller, body.model, body.user)

@@ -14,7 +14,10 @@ def standing_of(body: Placed, caller: Caller) -> tuple[int, str]:
 
 
 def priority_of(body: Placed, caller: Caller) -> int:
-    """Lower runs earlier. Nobody may pass others by a word of its own: below 0 goes who is alone, or the admin."""
+    """Lower runs earlier. Nobody may pass others by a word of its own: below 0 goes who is alone, or the admin. Who is
+    patient stands behind all others, whatever it says."""
+    if caller.patient:
+        return BACKGROUND
     least = -BACKGROUND if caller.alone or caller.may(Scope.ADMIN) else 0
     if not least <= body.priority < BACKGROUND:
         raise InvalidRequest(

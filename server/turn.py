@@ -21,7 +21,7 @@ from .logprobs import Speller
 from .request_ids import named
 from .schemas import ChatRequest
 from .speech.base import Delta, Heard, Listener, Plain, joined
-from .standing import standing_of
+from .standing import priority_of, standing_of
 from .unsupported import CHAT, ignored, refuse, refuse_tools
 
 
@@ -87,7 +87,7 @@ class Turn:
 
 async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl") -> Turn:
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
-    face.flights.check(body.priority)
+    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, CHAT)
     refuse_tools(body.tools, body.tool_choice)
     sampling.check_stream(body)

@@ -3,7 +3,7 @@
 from .adapters import DEFAULT_ALIAS, Adapter, Alias, Revision, State
 from .arrivals import Arrival, Stage
 from .base import NAME_LENGTH, Base, now
-from .batches import Batch, BatchState, File, FilePiece
+from .batches import UNDER_WAY, Batch, BatchState, File, FilePiece
 from .records import AuditLine, Flush, Reply, Spending, Usage
 from .responses import StoredResponse
 from .tenants import Key, Tenant
@@ -11,6 +11,7 @@ from .tenants import Key, Tenant
 __all__ = [
     "DEFAULT_ALIAS",
     "NAME_LENGTH",
+    "UNDER_WAY",
     "Adapter",
     "Alias",
     "Arrival",

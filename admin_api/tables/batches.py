@@ -27,6 +27,9 @@ class BatchState(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
+UNDER_WAY = (BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
+
+
 class File(Base):
     """A file in pieces, so that every server on the database has it. It is there for its tenant once `complete`."""
 
@@ -93,3 +96,8 @@ class Batch(Base):
     created: Mapped[int] = mapped_column(BigInteger, default=now)
     expires: Mapped[int] = mapped_column(BigInteger)  # lines that have no answer by then get none
     tenant: Mapped[Tenant] = relationship(lazy="joined", innerjoin=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to an end."""
+        return self.state not in UNDER_WAY

@@ -22,6 +22,7 @@ from aril.lora.adapter import AdapterRef
 from aril.lora.config import CONFIG_FILE, WEIGHTS_FILE
 from aril.lora.store import AdapterStore
 from aril.server.app import create_app
+from aril.server.inside import Inside
 from fastapi import FastAPI
 
 BASE = "tiny"
@@ -38,6 +39,10 @@ class Registry:
     engine: AsyncEngine
     store: AdapterStore
     http: httpx.AsyncClient
+
+    async def send(self, method: str, path: str, **fields: Any) -> httpx.Response:
+        """One request with the admin key."""
+        return await self.http.request(method, path, **fields)
 
     async def upload(self, name: str, folder: Path, **fields: str) -> httpx.Response:
         """POST the two files of a PEFT folder, and wait for the gate."""
@@ -119,6 +124,7 @@ class Place:
         try:
             face = {"keys": admin.keyring, "meter": admin.books, "routers": [admin.router]}
             app = create_app(self.engine.client, admin.catalog, **face)
+            await admin.batches.start(Inside(app))
             async with _client(app) as http:
                 yield Registry(admin, self.engine.client, self.engine.store, http)
         finally:
