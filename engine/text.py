@@ -19,6 +19,7 @@ from ..models.remembered import remembered, state_of
 from ..models.source import Source
 from .detokenizer import Detokenizer
 from .grammar.base import Vocabulary
+from .infill import infill_of
 from .params import SamplingParams
 from .pieces import Pieces
 from .templates import Renderer, render
@@ -41,6 +42,7 @@ class Text:
         self.vocab_size: int = facts["vocab_size"]
         self.eos_token_ids: frozenset[int] = frozenset(facts["eos_token_ids"])
         decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        self.infill = infill_of(backend.token_to_id)  # None: the model has no tokens for it
         self._pieces = Pieces(decoder, backend.id_to_token, frozenset(facts["special_ids"]))
 
     @classmethod
@@ -57,6 +59,29 @@ class Text:
         """Token ids of `text`."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def fill_in(self, before: str | Sequence[int], after: str, add_special_tokens: bool = True) -> list[int]:
+        """The prompt of what stands between two texts; raises InvalidRequest where the model cannot be asked that."""
+        if self.infill is None:
+            raise InvalidRequest(
+                "suffix: this model has no tokens for filling in the middle; put what follows into the prompt",
+                param="suffix",
+                code="unsupported_parameter",
+            )
+        bare = self.encode(before, add_special_tokens=False) if isinstance(before, str) else list(before)
+        lead = self._lead() if isinstance(before, str) and add_special_tokens else []
+        return self.infill.prompt(lead, bare, self._within(after))
+
+    def _lead(self) -> list[int]:
+        """The special tokens that every text begins with."""
+        (plain, *_), whole = self.encode("a", add_special_tokens=False), self.encode("a")
+        return whole[: whole.index(plain)] if plain in whole else []
+
+    def _within(self, text: str) -> list[int]:
+        """`text` where it does not begin one: some tokenizers put a space before what they take for a beginning."""
+        line = self.encode("\n", add_special_tokens=False)
+        whole = self.encode("\n" + text, add_special_tokens=False)
+        return whole[len(line) :] if whole[: len(line)] == line else self.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of all of `ids` at once."""

@@ -47,7 +47,9 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)
-    encoded = await prompts.of_prompt(face.engine, body.prompt, body.n or 1, add_special_tokens=body.add_special_tokens)
+    encoded = await prompts.of_prompt(
+        face.engine, body.prompt, body.n or 1, add_special_tokens=body.add_special_tokens, suffix=body.suffix
+    )
     longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
     encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]
     params = [sampling.of_completion(body, face.engine, len(prompt)) for prompt in encoded]

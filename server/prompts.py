@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core.errors import InvalidRequest
@@ -60,9 +60,18 @@ async def of_messages(face: Face, messages: Sequence[Message], body: Conversatio
 
 
 async def of_prompt(
-    engine: EngineFacts, prompt: Prompt, n: int, *, add_special_tokens: bool, param: str = "prompt"
+    engine: EngineFacts,
+    prompt: Prompt,
+    n: int,
+    *,
+    add_special_tokens: bool,
+    suffix: str | None = None,
+    param: str = "prompt",
 ) -> list[list[int]]:
-    """One list of token ids for each prompt of a request, which stand in its field `param`."""
+    """One list of token ids for each prompt of a request, which stand in its field `param`.
+
+    With a `suffix` they ask for what stands between the prompt and that.
+    """
     prompts = _each(prompt)
     if not prompts:
         raise InvalidRequest(f"{param}: the list is empty", param=param)
@@ -70,7 +79,13 @@ async def of_prompt(
         raise InvalidRequest(f"{param}: {len(prompts)} {param}s are over {MAX_PROMPTS} in one request", param=param)
     if len(prompts) > 1 and len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"n: {n} choices of {len(prompts)} prompts are over {MAX_PROMPTS} answers", param="n")
-    return await asyncio.to_thread(_encode, engine, prompts, add_special_tokens, param)
+
+    def write(given: str | list[int]) -> list[int]:
+        if suffix:
+            return engine.text.fill_in(given, suffix, add_special_tokens)
+        return engine.text.encode(given, add_special_tokens) if isinstance(given, str) else given
+
+    return await asyncio.to_thread(_encode, prompts, write, param)
 
 
 def truncated(prompt: list[int], keep: int | None, max_model_len: int) -> list[int]:
@@ -107,11 +122,11 @@ def _each(prompt: Prompt) -> list[str] | list[list[int]]:
 
 
 def _encode(
-    engine: EngineFacts, prompts: Sequence[str | list[int]], add_special_tokens: bool, param: str
+    prompts: Sequence[str | list[int]], write: Callable[[str | list[int]], list[int]], param: str
 ) -> list[list[int]]:
     encoded = []
     for at, prompt in enumerate(prompts):
-        ids = engine.text.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        ids = write(prompt)
         if not ids:
             raise InvalidRequest(f"{param} {at} is empty: it takes at least one token", param=param)
         encoded.append(ids)

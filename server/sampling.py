@@ -50,6 +50,8 @@ def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int)
     fields = _shared(body, engine.model.vocab_size)
     if body.echo and body.truncate_prompt_tokens is not None:
         raise InvalidRequest("echo does not go with truncate_prompt_tokens: send the prompt's end alone", param="echo")
+    if body.suffix:
+        fields["stop_token_ids"] = (*fields.get("stop_token_ids", ()), *_ends_of_middle(body, engine))
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported: use n", param="best_of", code="unsupported_parameter")
     if body.logprobs is not None:
@@ -60,6 +62,14 @@ def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int)
         fields["max_tokens"] = 1
     _check_context(engine.model, num_prompt, fields.get("max_tokens"), params=("prompt", "max_tokens"))
     return _built({"max_tokens": COMPLETION_TOKENS, **engine.default_params, **fields}, engine.model, num_prompt)
+
+
+def _ends_of_middle(body: CompletionRequest, engine: EngineFacts) -> tuple[int, ...]:
+    """What ends the text between prompt and suffix; raises InvalidRequest for fields that speak of one prompt."""
+    for param in ("echo", "truncate_prompt_tokens"):
+        if getattr(body, param):
+            raise InvalidRequest(f"{param} does not go with suffix: the prompt is in two parts", param=param)
+    return () if engine.text.infill is None else engine.text.infill.ends
 
 
 def scores_only(body: CompletionRequest) -> bool:

@@ -141,6 +141,7 @@ class CompletionRequest(Sampling):
     """POST /v1/completions."""
 
     prompt: Prompt
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     best_of: int | None = None

@@ -49,10 +49,7 @@ CHAT: Refusals = {
     "verbosity": (("medium",), "ask for it in the messages"),
     "web_search_options": ((), "the model has no tools"),
 }
-COMPLETIONS: Refusals = {
-    **EVERYWHERE,
-    "suffix": (("",), "filling in the middle is not served; put what follows into the prompt"),
-}
+COMPLETIONS: Refusals = EVERYWHERE
 
 EMBEDDINGS: Refusals = {
     "embed_dtype": (("float32",), "vectors are float32"),
