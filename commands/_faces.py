@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import uvicorn
-
 from ..admin_api.app import Admin, build
-from ..core.ahead import import_ahead
 from ..core.callers import LOCAL
 from ..engine.aio import AsyncEngine
 from ..engine.engine import Engine
-from ..engine.text import RENDERER
 from ..lora.store import AdapterStore
 from ..server.app import create_app
 from ..server.auth import OneKey
@@ -27,8 +20,7 @@ from ..server.inside import Inside
 from ._examples import register_examples
 from ._house import HouseOptions, url_of
 from ._lora_flags import register_modules
-
-LAST_WORDS = 1  # seconds that answers get to end once the server has been told to stop
+from ._server import HttpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +54,19 @@ async def _live(
             await register_examples(house.admin.service, options.settings.state_dir)
         admin = house.admin
         await register_modules(house.admin.service, options.lora_modules)
+        flights = Flights(_bounds(options))
         app = create_app(
             house.engine,
             admin.catalog,
             keys=admin.keyring,
             meter=admin.books,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
-            flights=Flights(_bounds(options)),
+            flights=flights,
             trusts_templates=options.server.trust_request_chat_template,
             routers=[admin.router],
         )
         await admin.batches.start(Inside(app))
-        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=LAST_WORDS))
+        server = HttpServer(app, flights, options.server)
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         gc.enable()
         names = [entry.name for entry in await house.admin.catalog.list(LOCAL)]
@@ -95,32 +88,3 @@ def _bounds(options: HouseOptions) -> Bounds:
         tokens=manners.max_queued_tokens,
         seconds=manners.request_timeout,
     )
-
-
-class _Server(uvicorn.Server):
-    """Says when it answers, and takes a signal as the ordinary way to end."""
-
-    async def live(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Serve on `listener` until told to stop."""
-        self._on_ready = on_ready
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says, server/errors has said before
-        await self.serve(sockets=[listener])
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-        import_ahead(RENDERER)  # for the first chat, now that nobody waits for the server
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # theirs raises them again
-        return self._stopping()
-
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)

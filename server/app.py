@@ -13,6 +13,7 @@ from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog
 from . import chat, completions, embeddings, errors, health, models, tokens
 from .auth import Anyone, KeyVerifier
+from .closing import Closing
 from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
 from .flights import Flights
@@ -55,9 +56,10 @@ def create_app(
         flights=flights,
         trusts_templates=trusts_templates,
     )
+    errors.install(app)
+    app.add_middleware(Closing, flights=flights)
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)
-    errors.install(app)
     app.include_router(health.router)
     for module in (chat, completions, embeddings, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])

@@ -42,6 +42,21 @@ class ServerConfig:
         False,
         parse=parse_switch,
     )
+    drain_timeout: float = option(
+        "--drain-timeout",
+        "most seconds that running requests get to end in once the server has been told to; then they are ended",
+        30.0,
+        parse=float,
+        low=0,
+        high=1e9,
+    )
+    timeout_keep_alive: int = option(
+        "--timeout-keep-alive",
+        "seconds that a connection without a request is kept; more than the proxies in front keep theirs",
+        75,
+        parse=int,
+        low=1,
+    )
 
     def __post_init__(self) -> None:
         settle(self)

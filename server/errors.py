@@ -7,14 +7,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..core.errors import ArilError, InvalidRequest, Overloaded, TimedOut
+from ..core.errors import ArilError, InvalidRequest, Overloaded, ShuttingDown, TimedOut
 from ..core.http_status import body_of, headers_of, status_of
 from ..core.log import event, get_logger
 
 log = get_logger(__name__)
 
 CLIENT_GONE = 499  # nginx's number for a client that hung up; nobody reads it but the metrics
+EXPECTED = (Overloaded, ShuttingDown, TimedOut)  # a server that is full or ends has enough to do
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -29,15 +31,37 @@ def ours(error: Exception) -> ArilError:
 def answer(error: Exception) -> JSONResponse:
     """The response that `error` deserves."""
     shown = ours(error)
-    if status_of(shown) >= 500 and not isinstance(shown, Overloaded | TimedOut):  # a full server has enough to do
+    if status_of(shown) >= 500 and not isinstance(shown, EXPECTED):
         log.warning(event("request_failed", code=shown.code, message=shown.message))
     return JSONResponse(body_of(shown), status_of(shown), headers_of(shown))
 
 
+class Crashes:
+    """ASGI middleware, the innermost: a bug becomes an answer, which passes through the others as any does."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise
+            await answer(error)(scope, receive, send)
+
+
 def install(app: FastAPI) -> None:
-    """Answer every failure under `app` in this shape, unknown paths and methods too."""
+    """Answer every failure under `app` in this shape, unknown paths and methods too. Before any other middleware."""
+    app.add_middleware(Crashes)
     app.add_exception_handler(ArilError, _failed)
-    app.add_exception_handler(Exception, _failed)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(RequestValidationError, _wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _gone)

@@ -44,6 +44,7 @@ class Flights:
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
+        self.closed = False  # the server ends: nothing new is let in
         self._under_way: set[Flight] = set()
         self._held = {False: _Held(), True: _Held()}  # by whether it is background work
 
@@ -67,6 +68,10 @@ class Flights:
         if self.bounds.seconds is not None and priority < BACKGROUND:
             flight.end_in(self.bounds.seconds)
         return flight
+
+    def close(self) -> None:
+        """Let nothing in any more; what is under way goes on."""
+        self.closed = True
 
     def stop(self, error: ArilError) -> None:
         """End all of them; their clients get `error`."""

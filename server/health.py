@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 
 from .. import __version__
 from ..core import metrics
-from ..core.errors import EngineDead
+from ..core.errors import EngineDead, ShuttingDown
 from ..engine.client import EngineClient
 from .answers import Alive, Ready, Version
 from .deps import FaceDep
@@ -28,6 +28,7 @@ EngineDep = Annotated[EngineClient, Depends(engine_of)]
 
 
 @router.get("/health", responses=answers(Alive))
+@router.get("/health/live", responses=answers(Alive))
 async def health(engine: EngineDep) -> dict[str, Any]:
     """200 while the engine lives; 503 when only a restart helps."""
     if not engine.status().alive:
@@ -36,11 +37,14 @@ async def health(engine: EngineDep) -> dict[str, Any]:
 
 
 @router.get("/ready", responses=answers(Ready))
-async def ready(engine: EngineDep) -> dict[str, Any]:
-    """200 when requests can be served, with how busy the engine is."""
+@router.get("/health/ready", responses=answers(Ready))
+async def ready(engine: EngineDep, face: FaceDep) -> dict[str, Any]:
+    """200 when requests can be served, with how busy the engine is; 503 once the server has been told to end, too."""
     status = engine.status()
     if not status.alive:
         raise EngineDead("the engine has stopped; start the server again")
+    if face.flights.closed:
+        raise ShuttingDown("the server ends: it takes no new requests")
     return {
         "status": "ready",
         "model": engine.model.id,

@@ -22,6 +22,7 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self._process = process
+        self.url = url
         self.http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {ADMIN_KEY}"})
 
     def kill(self) -> None:
@@ -33,6 +34,14 @@ class Running:
         """As Ctrl-C would."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
+
+    def told(self, number: signal.Signals) -> None:
+        """It gets a signal."""
+        self._process.send_signal(number)
+
+    def ended(self, seconds: float) -> int:
+        """Its exit code; raises TimeoutExpired when it has not ended by then."""
+        return self._process.wait(seconds)
 
     def models(self) -> list[str]:
         """The ids of /v1/models."""

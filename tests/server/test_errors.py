@@ -11,6 +11,7 @@ import pytest
 from aril.core.callers import DEFAULT_TENANT
 from aril.server.app import create_app
 from builders.serving import Served, listening
+from fastapi import APIRouter
 from openai import OpenAI
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -201,6 +202,23 @@ def test_a_body_over_the_bound_is_refused(served: Served) -> None:
         chunked = session.post("/v1/completions", content=iter([body[:500], body[500:]]))
         assert chunked.status_code == 413
         assert chunked.json()["error"]["code"] == "too_large"
+
+
+def test_a_bug_is_an_answer_like_any_other(served: Served) -> None:
+    router = APIRouter()
+
+    @router.get("/bug")
+    async def bug() -> None:
+        raise RuntimeError("a secret of the insides")
+
+    app = create_app(served.engine, served.catalog, routers=[router])
+    with listening(app) as url, httpx.Client(base_url=url) as session:
+        answer = session.get("/bug", headers={"x-request-id": "mine"})
+        counted = session.get("/metrics").text
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert answer.headers["x-request-id"] == "mine"
+    assert 'aril_http_answers_total{route="/bug",status="500"}' in counted
 
 
 def test_every_route_with_a_body_describes_it(http: httpx.Client) -> None:

@@ -1,0 +1,91 @@
+"""The HTTP server of a process: says when it answers; told to end, it lets what runs come to its end, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..core.ahead import import_ahead
+from ..core.errors import ShuttingDown
+from ..core.log import event, get_logger
+from ..engine.text import RENDERER
+from ..server.config import ServerConfig
+from ..server.flights import Flights
+
+LAST_WORDS = 1  # seconds that clients get to read how their requests ended
+CUT = "the server ended before this answer did"
+
+log = get_logger(__name__)
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's, with our end: SIGTERM or SIGINT lets `flights` land, for so many seconds; a second one does not."""
+
+    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=LAST_WORDS,
+                timeout_keep_alive=config.timeout_keep_alive,
+            )
+        )
+        self._flights = flights
+        self._drain_seconds = config.drain_timeout
+        self._hurry = asyncio.Event()
+
+    async def live(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        """Serve on `listener` until told to stop. Signals are heeded from now on until the loop is closed."""
+        self._on_ready = on_ready
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says, server/errors has said before
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        await self.serve(sockets=[listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+        import_ahead(RENDERER)  # for the first chat, now that nobody waits for the server
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # theirs raises them again
+        return nullcontext()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the end, the second hurries it."""
+        if self.should_exit:
+            self.force_exit = True
+            self._hurry.set()
+            return
+        self._flights.close()
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for each in sockets or ():
+            each.close()
+        await self._drain()
+        self._flights.stop(ShuttingDown(CUT))
+        await super().shutdown(sockets)
+
+    async def _drain(self) -> None:
+        """Returns when nothing runs, when the time is over, or when somebody hurries."""
+        loop = asyncio.get_running_loop()
+        end, hurry = loop.time() + self._drain_seconds, asyncio.ensure_future(self._hurry.wait())
+        if self.server_state.tasks:
+            running = len(self.server_state.tasks)
+            log.info(event("draining", requests=running, seconds=self._drain_seconds, hurry="another signal"))
+        while self.server_state.tasks and not hurry.done() and (left := end - loop.time()) > 0:
+            awaited = {*self.server_state.tasks, hurry}
+            await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
