@@ -60,6 +60,7 @@ async def _live(
             admin.catalog,
             keys=admin.keyring,
             meter=admin.books,
+            kept=admin.responses,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
             flights=flights,
             trusts_templates=options.server.trust_request_chat_template,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..engine.config import parse_bytes
 from ._command import Command
 from ._flags import add_engine_flags, add_server_flags, add_state_dir, engine_config, server_config, state_dir
 from ._lora_flags import add_lora_flags, lora_modules
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SQLite or PostgreSQL (or ARIL_DATABASE_URL; by default SQLite in the state folder)",
     )
     add_state_dir(parser)
+    _add_response_flags(parser)
     _add_source_flags(parser)
     group.add_argument(
         "--examples",
@@ -61,6 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_flags(parser)
     add_engine_flags(parser)
     add_lora_flags(parser)
+
+
+def _add_response_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("responses", "what /v1/responses has made, for its callers to come back to")
+    group.add_argument(
+        "--response-days", type=int, default=30, metavar="DAYS", help="days that each is kept; 0 keeps none (30)"
+    )
+    group.add_argument(
+        "--response-bytes", type=parse_bytes, default=256 << 20, metavar="SIZE",
+        help="of those kept for one tenant, whose oldest go first (256MiB)",
+    )  # fmt: skip
 
 
 def _add_source_flags(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         adapter_roots=tuple(args.adapter_root),
         allowed_sources=tuple(args.allow_source),
         allowed_addresses=tuple(args.allow_address),
+        response_days=args.response_days,
+        response_bytes=args.response_bytes,
         api_keys=_api_keys(args.api_key),
     )
     options = HouseOptions(

@@ -44,6 +44,14 @@ def parse(schema: type[B], raw: bytes) -> B:
     return body
 
 
+def checked(schema: type[B], fields: Mapping[str, Any]) -> B:
+    """`fields`, which have been JSON, as a record of `schema`; raises InvalidRequest as `parse` does."""
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise _explained(error, schema) from None
+
+
 def parse_exact(schema: type[B], raw: bytes) -> B:
     """`parse`, where a name that stands twice in one object is an error: readers differ in which one they take."""
     with suppress(ValueError, RecursionError):  # `parse` has the words for these

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from fastapi import APIRouter, Depends, FastAPI
 
@@ -20,6 +20,9 @@ from .flights import Flights
 from .generation import Here
 from .openapi import Documented
 from .request_ids import RequestIds
+from .responses import routes as responses
+from .responses.shelf import Shelf
+from .responses.store import ResponseStore
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -31,6 +34,7 @@ def create_app(
     keys: KeyVerifier | None = None,
     meter: Meter | None = None,
     scrapers: KeyVerifier | None = None,
+    kept: ResponseStore | None = None,
     max_body: int = MAX_BODY,
     flights: Flights | None = None,
     trusts_templates: bool = False,
@@ -40,10 +44,11 @@ def create_app(
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
     Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
-    without `flights` as much may be held as comes. `trusts_templates`: a request may bring its chat template.
-    `lifespan` runs around the serving: what starts and ends with it is its affair.
+    without `kept` no response is kept, without `flights` as much may be held as comes. `trusts_templates`: a request
+    may bring its chat template. `lifespan` runs around the serving: what starts and ends with it is its affair.
     """
-    app = Documented(title="Aril", version=__version__, lifespan=lifespan)
+    shelf = Shelf(kept)
+    app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan))
     flights = flights or Flights()
     app.state.engine = engine
     app.state.face = Face(
@@ -55,14 +60,29 @@ def create_app(
         scrapers=scrapers or Anyone(),
         flights=flights,
         trusts_templates=trusts_templates,
+        responses=shelf,
     )
     errors.install(app)
     app.add_middleware(Closing, flights=flights)
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)
     app.include_router(health.router)
-    for module in (chat, completions, embeddings, models, tokens):
+    for module in (chat, completions, embeddings, responses, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])
     for router in routers:
         app.include_router(router)
     return app
+
+
+def _closing(shelf: Shelf, lifespan: Lifespan | None) -> Lifespan:
+    """`lifespan`, at whose end nothing is made in the background any more."""
+
+    @asynccontextmanager
+    async def around(app: FastAPI) -> AsyncIterator[None]:
+        async with nullcontext() if lifespan is None else lifespan(app):
+            try:
+                yield
+            finally:
+                await shelf.close()
+
+    return around

@@ -14,6 +14,7 @@ from ..lora.catalog import Catalog, Clues, Resolution
 from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
 from .inside import caller_inside
+from .responses.shelf import Shelf
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -44,6 +45,7 @@ class Face:
     scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
     flights: Flights = field(default_factory=Flights)
     trusts_templates: bool = False  # whether a request may bring its chat template
+    responses: Shelf = field(default_factory=Shelf)
 
 
 def face_of(request: Request) -> Face:

@@ -21,15 +21,15 @@ COMMENT = b": keep-alive\n\n"
 T = TypeVar("T")
 
 
-def event(payload: Mapping[str, object]) -> bytes:
+def event(payload: Mapping[str, object], name: str | None = None) -> bytes:
     """One event, as bytes on the wire."""
-    return (
-        b"data: " + json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
-    )
+    said = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + said + b"\n\n"
 
 
 class EventStream(Response):
-    """Sends `events` as they come, then [DONE]. A client that hangs up closes `events` at once.
+    """Sends `events` as they come, then `last`. A client that hangs up closes `events` at once.
 
     Headers wait for the first event, so that a failure before it is an ordinary HTTP error; a later one is an event.
     """
@@ -37,8 +37,11 @@ class EventStream(Response):
     media_type = "text/event-stream"
     charset = "utf-8"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None, *, last: bytes = DONE
+    ) -> None:
         """`headers` may still grow until the first event comes."""
+        self._end = last
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -66,7 +69,7 @@ class EventStream(Response):
             if not self._started:
                 raise
             await self._send(send, event(body_of(ours(error))))
-        await self._send(send, DONE, last=True)
+        await self._send(send, self._end, last=True)
 
     async def _send(self, send: Send, part: bytes, *, last: bool = False) -> None:
         async with self._turn:

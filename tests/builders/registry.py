@@ -122,7 +122,7 @@ class Place:
         admin = build(options, self.engine.client, self.engine.store, self.engine.targets)
         await admin.start()
         try:
-            face = {"keys": admin.keyring, "meter": admin.books, "routers": [admin.router]}
+            face = {"keys": admin.keyring, "meter": admin.books, "kept": admin.responses, "routers": [admin.router]}
             app = create_app(self.engine.client, admin.catalog, **face)
             await admin.batches.start(Inside(app))
             async with _client(app) as http:

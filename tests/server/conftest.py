@@ -9,7 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from aril.admin_api.catalog import AdapterCatalog
+from aril.admin_api.db import Database
+from aril.admin_api.migrate import upgrade
 from aril.admin_api.residency import Residency
+from aril.admin_api.responses import Responses
 from aril.engine.aio import AsyncEngine
 from aril.lora.adapter import AdapterRef
 from aril.server.app import create_app
@@ -37,8 +40,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     engine = AsyncEngine(make_engine(folder, folders, **flags))
     catalog = AdapterCatalog("tiny", Residency(engine))
     catalog.put_all(listed_alone(ref) for ref in folders)
-    with listening(create_app(engine, catalog)) as url:
+    database = Database(f"sqlite:///{root}/registry.sqlite3")
+    upgrade(database)
+    kept = Responses(database, days=30, max_bytes=16 << 20)
+    with listening(create_app(engine, catalog, kept=kept)) as url:
         yield Served(url, engine, catalog)
+    database.close()
     asyncio.run(engine.close())
 
 

@@ -1,0 +1,214 @@
+"""/v1/responses: made, streamed, made in the background, kept, looked at, gone on from and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from ...core.body import describes
+from ...core.callers import Caller
+from ...core.errors import InvalidRequest, NotFound
+from ..body import reads
+from ..deps import CallerDep, Face, FaceDep
+from ..sse import EventStream, event, unless_gone
+from .begin import Asking
+from .making import Making
+from .output import Event
+from .schemas import InputRequest, ResponseRequest
+from .shelf import STOPPED, Log, missing
+from .store import Json, ResponseStore
+
+router = APIRouter(tags=["responses"])
+
+
+@router.post("/v1/responses", openapi_extra=describes(ResponseRequest))
+async def create(
+    request: Request,
+    face: FaceDep,
+    caller: CallerDep,
+    body: Annotated[ResponseRequest, Depends(reads(ResponseRequest))],
+) -> Response:
+    """Make a response, on the base or on an adapter."""
+    return await unless_gone(request, _answer(Asking(request, face, caller, body), body))
+
+
+@router.post("/v1/responses/input_tokens", openapi_extra=describes(InputRequest))
+async def count(
+    request: Request, face: FaceDep, caller: CallerDep, body: Annotated[InputRequest, Depends(reads(InputRequest))]
+) -> Json:
+    """How many tokens a request would have before its answer."""
+    asking = Asking(request, face, caller, body)
+    turn = await asking.turn(await asking.items())
+    return {"object": "response.input_tokens", "input_tokens": len(turn.work.prompts[0])}
+
+
+@router.get("/v1/responses/{response_id}")
+async def show(
+    face: FaceDep,
+    caller: CallerDep,
+    response_id: str,
+    stream: Annotated[bool, Query(description="go on hearing one that is made in the background")] = False,
+    starting_after: Annotated[int, Query(ge=-1, description="the number of the last event that was heard")] = -1,
+) -> Response:
+    """A response as it stands."""
+    found = await _store(face, response_id).find(caller, response_id)
+    if found is None:
+        raise missing(response_id)
+    if not stream:
+        return JSONResponse(found)
+    heard = face.responses.log(response_id)
+    if heard is None:
+        message = "stream: this response is not being made by this server now; get it without stream"
+        raise InvalidRequest(message, param="stream")
+    return EventStream(heard.read(starting_after + 1), last=b"")
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
+    """Stop making a response in the background; one that has ended stays as it is."""
+    store = _store(face, response_id)
+    found = await store.find(caller, response_id)
+    if found is None:
+        raise missing(response_id)
+    if not found["background"]:
+        message = "only a response that was begun with background: true can be cancelled; hang up on others"
+        raise InvalidRequest(message, param="response_id")
+    cancelled = await store.finish(caller, response_id, {"status": "cancelled"})
+    face.responses.cancel(response_id)
+    if cancelled is None:
+        raise missing(response_id)
+    return cancelled
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
+    """Forget a response, and stop making it."""
+    if not await _store(face, response_id).forget(caller, response_id):
+        raise missing(response_id)
+    face.responses.cancel(response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def input_items(
+    face: FaceDep,
+    caller: CallerDep,
+    response_id: str,
+    after: Annotated[str | None, Query(description="the id of the item before the first")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+) -> Json:
+    """The items that a response was made from, those of earlier turns included."""
+    items = await _store(face, response_id).input_of(caller, response_id)
+    if items is None:
+        raise missing(response_id)
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [at for at, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise NotFound(f"after: this response has no item {after[:64]!r}", param="after", code="item_not_found")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": len(items) > limit}
+
+
+async def _answer(asking: Asking, body: ResponseRequest) -> Response:
+    face, caller, keeps = asking.face, asking.caller, _keeps(asking.face, body)
+    if body.background:
+        face.responses.check_room()
+    items = await asking.items()
+    turn = await asking.turn(items)
+    making = Making(turn.work.id.replace("-", "_"), body, turn, None)
+    if body.background:
+        store = face.responses.needed("background")
+        return await _in_background(making, face, caller, store, items)
+    if keeps:
+        making.keep = partial(face.responses.needed("store").keep, caller, items=items, ended=True)
+    if body.stream:
+        return EventStream(_streamed(making, face), turn.work.headers, last=b"")
+    async with aclosing(making.events(face)) as events:
+        async for _, fields in events:
+            last = fields
+    return JSONResponse(last["response"], headers=turn.work.headers)
+
+
+async def _in_background(
+    making: Making, face: Face, caller: Caller, store: ResponseStore, items: Sequence[Json]
+) -> Response:
+    """Begin, and say so, or what comes of it."""
+    making.keep = partial(store.finish, caller, making.id)
+    begun = making.shown("in_progress")
+    await store.keep(caller, begun, items, ended=False)
+    log = Log()
+    face.responses.start(making.id, _made(making, face, caller, store, log), log)
+    if making.body.stream:
+        return EventStream(log.read(), making.turn.work.headers, last=b"")
+    return JSONResponse(begun, headers=making.turn.work.headers)
+
+
+async def _made(making: Making, face: Face, caller: Caller, store: ResponseStore, log: Log) -> None:
+    """Make a response, whoever listens; it is left in the store as what it ended as."""
+    numbered = _Numbered()
+    for found in making.opening():
+        log.add(numbered(found))
+    try:
+        async with aclosing(making.events(face, begun=True)) as events:
+            async for found in events:
+                log.add(numbered(found))
+    except Exception as error:
+        failed = making.failed(error)
+        log.add(numbered(("response.failed", {"response": failed})))
+        await store.finish(caller, making.id, failed)
+    except asyncio.CancelledError:
+        await store.finish(caller, making.id, {"status": "failed", "error": STOPPED})
+        raise
+
+
+async def _streamed(making: Making, face: Face) -> AsyncGenerator[bytes, None]:
+    """The events on the wire; a failure after the first of them is one too."""
+    numbered, begun = _Numbered(), False
+    try:
+        async with aclosing(making.events(face)) as events:
+            async for found in events:
+                yield numbered(found)
+                begun = True
+    except Exception as error:
+        if not begun:
+            raise
+        yield numbered(("response.failed", {"response": making.failed(error)}))
+
+
+class _Numbered:
+    """Events on the wire, counted."""
+
+    def __init__(self) -> None:
+        self._number = -1
+
+    def __call__(self, found: Event) -> bytes:
+        name, fields = found
+        self._number += 1
+        return event({"type": name, "sequence_number": self._number, **fields}, name)
+
+
+def _keeps(face: Face, body: ResponseRequest) -> bool:
+    """Whether the response is to be kept, as by default where that can be. Raises InvalidRequest where it cannot."""
+    if body.background and body.store is False:
+        raise InvalidRequest("background: what runs on must be kept; leave store out", param="background")
+    if body.store:
+        face.responses.needed("store")
+    return body.store is not False and face.responses.store is not None
+
+
+def _store(face: Face, id: str) -> ResponseStore:
+    """The store to look into; where nothing is kept, there is no response."""
+    if face.responses.store is None:
+        raise missing(id)
+    return face.responses.store

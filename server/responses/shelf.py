@@ -1,0 +1,133 @@
+"""The responses of this server: where they are kept, and those that are made while nobody waits for them.
+
+What is made here is held in the store, again and again, so that other servers know that somebody makes it; by the way
+this one hears which are not wanted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, field
+
+from ...core.errors import ArilError, InvalidRequest, NotFound, Unavailable
+from ...core.log import event, get_logger
+from .store import ResponseStore
+
+log = get_logger(__name__)
+
+BEAT = 8.0  # seconds; a response is held for several times as long
+MOST = 1000  # responses that one server makes in the background
+STOPPED = {"code": "server_error", "message": "the server stopped while it made this response"}
+
+
+class Log:
+    """Events of one response, for any number of readers, who may come late."""
+
+    def __init__(self) -> None:
+        self._events: list[bytes] = []
+        self._has_ended = False
+        self._news = asyncio.Event()
+
+    def add(self, event: bytes) -> None:
+        """The next one."""
+        self._events.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """No more will come."""
+        self._has_ended = True
+        self._wake()
+
+    async def read(self, first: int = 0) -> AsyncGenerator[bytes, None]:
+        """All events from the one of that number on, as they come."""
+        at = first
+        while True:
+            news = self._news
+            for known in self._events[at:]:
+                at += 1
+                yield known
+            if self._has_ended and at >= len(self._events):
+                return
+            if news is self._news:
+                await news.wait()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+@dataclass(slots=True)
+class _Run:
+    task: asyncio.Task[None]
+    log: Log
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The one owner of what runs in the background. Without a store nothing is kept, and nothing runs there."""
+
+    store: ResponseStore | None = None
+    _runs: dict[str, _Run] = field(default_factory=dict)
+    _beating: asyncio.Task[None] | None = None
+
+    def needed(self, param: str) -> ResponseStore:
+        """The store; raises InvalidRequest for a request whose field needs one."""
+        if self.store is None:
+            message = f"{param}: this server keeps no responses; its operator can have them kept with --response-days"
+            raise InvalidRequest(message, param=param, code="unsupported_parameter")
+        return self.store
+
+    def check_room(self) -> None:
+        """Raises Unavailable when too many run already."""
+        if len(self._runs) >= MOST:
+            raise Unavailable(f"{MOST} responses run in the background, the most that this server makes; try again")
+
+    def start(self, id: str, work: Coroutine[object, object, None], log: Log) -> None:
+        """Do `work` in the background; it writes events to `log`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._runs[id] = _Run(task, log)
+        task.add_done_callback(lambda _: self._ended(id))
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    def log(self, id: str) -> Log | None:
+        """The events of a response that is being made here."""
+        return self._runs[id].log if id in self._runs else None
+
+    def cancel(self, id: str) -> None:
+        """Stop making a response, if it is made here."""
+        if id in self._runs:
+            self._runs[id].task.cancel()
+
+    async def close(self) -> None:
+        """Stop all; each leaves in the store that it has failed."""
+        tasks = [run.task for run in self._runs.values()]
+        if self._beating is not None:
+            tasks.append(self._beating)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, id: str) -> None:
+        self._runs.pop(id).log.end()
+
+    async def _beat(self) -> None:
+        """As long as anything runs."""
+        while self._runs:
+            await asyncio.sleep(BEAT)
+            ids = list(self._runs)
+            try:
+                wanted = await self.needed("store").hold(ids)
+            except ArilError as error:
+                log.warning(event("responses_not_held", error=error))
+                continue
+            for id in ids:
+                if id not in wanted:
+                    self.cancel(id)
+
+
+def missing(id: str) -> NotFound:
+    """The words for a response that is not there, whatever the reason."""
+    return NotFound(f"no response {json.dumps(id[:64])} is kept here", param="response_id", code="response_not_found")

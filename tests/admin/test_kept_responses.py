@@ -1,0 +1,85 @@
+"""/v1/responses over a registry: tenants, limits, crashes, and a server that keeps none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from builders.registry import Place, alive
+
+ASK = "what is an aril?"
+BODY = {"model": "tiny", "input": ASK, "background": True, "ignore_eos": True, "max_output_tokens": 20_000}
+PATH = "/v1/responses"
+
+
+async def status_when(http: httpx.AsyncClient, id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The response as soon as `holds`."""
+    async with asyncio.timeout(20):
+        while not holds(found := (await http.get(f"{PATH}/{id}")).json()):
+            await asyncio.sleep(0.001)
+    return dict(found)
+
+
+@alive
+async def test_what_goes_wrong_later_is_told_by_the_response(sqlite_place: Place) -> None:
+    async with sqlite_place.running() as registry:
+        await registry.http.post("/admin/v1/tenants", json={"name": "t", "requests_per_minute": 1})
+        made = await registry.http.post("/admin/v1/keys", json={"name": "k", "tenant": "t", "scopes": ["infer"]})
+        registry.http.headers["Authorization"] = f"Bearer {made.json()['key']}"
+        for _ in range(2):
+            begun = await registry.http.post(PATH, json={**BODY, "max_output_tokens": 2})
+        found = await status_when(registry.http, begun.json()["id"], lambda found: found["status"] != "in_progress")
+        assert (found["status"], found["error"]["code"]) == ("failed", "rate_limit_exceeded")
+
+
+@alive
+async def test_a_crash_lets_it_fail(sqlite_place: Place) -> None:
+    async with sqlite_place.running(crash=True) as registry:
+        id = (await registry.http.post(PATH, json=BODY)).json()["id"]
+        await status_when(registry.http, id, lambda found: found["status"] == "in_progress")
+    async with sqlite_place.running() as registry:
+        found = (await registry.http.get(f"{PATH}/{id}")).json()
+        assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
+
+
+@alive
+async def test_another_tenant_sees_nothing_of_a_response(sqlite_place: Place) -> None:
+    async with sqlite_place.running() as registry:
+        keys = []
+        for name in ("ours", "theirs"):
+            await registry.http.post("/admin/v1/tenants", json={"name": name})
+            made = await registry.http.post("/admin/v1/keys", json={"name": "k", "tenant": name, "scopes": ["infer"]})
+            keys.append({"Authorization": f"Bearer {made.json()['key']}"})
+        id = (await registry.http.post(PATH, json=BODY, headers=keys[0])).json()["id"]
+        for method, path in (
+            ("GET", ""),
+            ("GET", "?stream=true"),
+            ("POST", "/cancel"),
+            ("DELETE", ""),
+            ("GET", "/input_items"),
+        ):
+            found, never = [
+                await registry.http.request(method, f"{PATH}/{each}{path}", headers=keys[1])
+                for each in (id, "resp_never")
+            ]
+            assert found.status_code == never.status_code == 404
+            assert found.text == never.text.replace("resp_never", id)
+        body = {"model": "tiny", "input": "go on", "previous_response_id": id}
+        assert (await registry.http.post(PATH, json=body, headers=keys[1])).status_code == 400
+        assert (await registry.http.post(f"{PATH}/{id}/cancel", headers=keys[0])).json()["status"] == "cancelled"
+
+
+@alive
+async def test_a_server_that_keeps_nothing_says_so(sqlite_place: Place) -> None:
+    async with sqlite_place.running(response_days=0) as registry:
+        assert registry.admin.responses is None
+        for wrong in ({"store": True}, {"background": True}, {"previous_response_id": "resp_1"}):
+            answer = await registry.http.post(PATH, json={"model": "tiny", "input": ASK, **wrong})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == next(iter(wrong))
+            assert "--response-days" in answer.text
+        made = (await registry.http.post(PATH, json={"model": "tiny", "input": ASK, "max_output_tokens": 2})).json()
+        assert made["store"] is False
+        assert (await registry.http.get(f"{PATH}/{made['id']}")).status_code == 404
