@@ -16,7 +16,9 @@ from ...core.callers import Caller
 from ...core.errors import InvalidRequest, NotFound
 from ..body import reads
 from ..deps import CallerDep, Face, FaceDep
+from ..openapi import answers
 from ..sse import EventStream, event, unless_gone
+from .answers import DeletedResponse, InputTokens, ItemList, ResponseEvent, ResponseObject
 from .begin import Asking
 from .making import Making
 from .output import Event
@@ -25,9 +27,10 @@ from .shelf import STOPPED, Log, missing
 from .store import Json, ResponseStore
 
 router = APIRouter(tags=["responses"])
+ANSWERS = answers(ResponseObject, event=ResponseEvent)
 
 
-@router.post("/v1/responses", openapi_extra=describes(ResponseRequest))
+@router.post("/v1/responses", openapi_extra=describes(ResponseRequest), responses=ANSWERS)
 async def create(
     request: Request,
     face: FaceDep,
@@ -38,7 +41,7 @@ async def create(
     return await unless_gone(request, _answer(Asking(request, face, caller, body), body))
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=describes(InputRequest))
+@router.post("/v1/responses/input_tokens", openapi_extra=describes(InputRequest), responses=answers(InputTokens))
 async def count(
     request: Request, face: FaceDep, caller: CallerDep, body: Annotated[InputRequest, Depends(reads(InputRequest))]
 ) -> Json:
@@ -48,7 +51,7 @@ async def count(
     return {"object": "response.input_tokens", "input_tokens": len(turn.work.prompts[0])}
 
 
-@router.get("/v1/responses/{response_id}")
+@router.get("/v1/responses/{response_id}", responses=ANSWERS)
 async def show(
     face: FaceDep,
     caller: CallerDep,
@@ -69,7 +72,7 @@ async def show(
     return EventStream(heard.read(starting_after + 1), last=b"")
 
 
-@router.post("/v1/responses/{response_id}/cancel")
+@router.post("/v1/responses/{response_id}/cancel", responses=answers(ResponseObject))
 async def cancel(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
     """Stop making a response in the background; one that has ended stays as it is."""
     store = _store(face, response_id)
@@ -86,7 +89,7 @@ async def cancel(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
     return cancelled
 
 
-@router.delete("/v1/responses/{response_id}")
+@router.delete("/v1/responses/{response_id}", responses=answers(DeletedResponse))
 async def delete(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
     """Forget a response, and stop making it."""
     if not await _store(face, response_id).forget(caller, response_id):
@@ -95,7 +98,7 @@ async def delete(face: FaceDep, caller: CallerDep, response_id: str) -> Json:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.get("/v1/responses/{response_id}/input_items")
+@router.get("/v1/responses/{response_id}/input_items", responses=answers(ItemList))
 async def input_items(
     face: FaceDep,
     caller: CallerDep,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import jsonschema
 import openai
 import pytest
+from aril.server.responses.answers import ResponseObject
 from openai import OpenAI
 from pydantic import BaseModel
 
@@ -264,3 +266,12 @@ def test_numbers_and_names_in_a_message_are_the_callers(http: httpx.Client) -> N
 def test_what_is_not_there_is_a_404(http: httpx.Client, id: str) -> None:
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
         assert http.request(method, f"/v1/responses/{id}{path}").status_code in (400, 404)
+
+
+def test_answers_are_as_the_openapi_document_says(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()
+    told = paths["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    body = {"model": "tiny", "input": ASK, "max_output_tokens": 4, "top_logprobs": 1}
+    answer = http.post("/v1/responses", json=body).json()
+    jsonschema.validate(answer, {**told, "components": paths["components"]})
+    assert set(answer) == set(ResponseObject.model_fields)
