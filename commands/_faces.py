@@ -16,6 +16,7 @@ from ..lora.store import AdapterStore
 from ..server.app import create_app
 from ..server.auth import OneKey
 from ..server.flights import Bounds, Flights
+from ..server.formats import Formats
 from ..server.inside import Inside
 from ._examples import register_examples
 from ._house import HouseOptions, url_of
@@ -64,6 +65,7 @@ async def _live(
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
             flights=flights,
             trusts_templates=options.server.trust_request_chat_template,
+            formats=Formats.of(house.engine.text, options.server.tool_call_parser, options.server.reasoning_parser),
             routers=[admin.router],
         )
         await admin.batches.start(Inside(app))

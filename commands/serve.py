@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("ARIL_METRICS_KEY"),
         help="key of /metrics, which names adapters (or ARIL_METRICS_KEY; by default it asks for none)",
     )
+    group.add_argument(
+        "--enable-auto-tool-choice", action="store_true", help="for vLLM's command lines: here it is always so"
+    )
     group.add_argument("--log-level", choices=LOG_LEVELS, default="info")
     add_server_flags(parser)
     add_engine_flags(parser)

@@ -24,7 +24,8 @@ class Detokenizer:
     def __init__(self, pieces: Pieces, params: SamplingParams, prompt: Sequence[int]) -> None:
         self.stop: str | None = None
         self._pieces = pieces
-        self._hidden = pieces.special if params.skip_special_tokens else frozenset[int]()
+        shown = frozenset(params.shown_token_ids) if params.skip_special_tokens else pieces.special
+        self._hidden = pieces.special - shown
         self._unarmed = params.min_tokens  # tokens that no stop string may end at
         self._include_stop = params.include_stop_str_in_output
         self._matchers = [_Matcher(stop) for stop in params.stop]

@@ -51,6 +51,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that are text nonetheless
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None

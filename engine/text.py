@@ -25,6 +25,14 @@ from .pieces import Pieces
 from .templates import Renderer, render
 
 RENDERER = "transformers.utils.chat_template_utils"  # takes half a second to import, once
+PROBE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "a_tool_of_no_template",
+        "description": "?",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 TOLD_IN = (".json", ".jinja", ".model", ".txt")  # files of a model folder that a tokenizer may be made of
 
 
@@ -39,6 +47,7 @@ class Text:
         self._special_tokens: dict[str, str] = facts["special_tokens"]
         self.chat_template: str | None = chat_template or chosen(facts["chat_template"], None, with_tools=False)
         self._templates: str | dict[str, str] | None = chat_template or facts["chat_template"]
+        self._shows_tools: bool | None = None  # until it has been tried out
         self.vocab_size: int = facts["vocab_size"]
         self.eos_token_ids: frozenset[int] = frozenset(facts["eos_token_ids"])
         decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
@@ -88,7 +97,7 @@ class Text:
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
-    def render(
+    def written(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -99,12 +108,12 @@ class Text:
         chat_template: str | None = None,
         renderer: Renderer = render,
         **variables: Any,
-    ) -> list[int]:
+    ) -> str:
         """The prompt that the chat template makes of a conversation; `variables` reach the template by name.
 
         `renderer` is for a `chat_template` that nobody here vouches for.
         """
-        template = chosen(self._templates, chat_template, with_tools=tools is not None)
+        template = self.template(chat_template, with_tools=tools is not None)
         if template is None:
             raise InvalidRequest(
                 "this model has no chat template: use completions, or start the server with --chat-template FILE",
@@ -126,7 +135,33 @@ class Text:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        return self.encode(renderer({**self._special_tokens, **variables, **told}), add_special_tokens=False)
+        return renderer({**self._special_tokens, **variables, **told})
+
+    def template(self, asked: str | None = None, *, with_tools: bool = False) -> str | None:
+        """The chat template in force, by its text; `asked`: one that was asked for, by name or in words."""
+        return chosen(self._templates, asked, with_tools=with_tools)
+
+    def shows_tools(self, chat_template: str | None = None, renderer: Renderer = render) -> bool:
+        """Whether the chat template tells the model of tools: it is tried out, the model's own once."""
+        if chat_template is None and self._shows_tools is not None:
+            return self._shows_tools
+        told: dict[str, Any] = {"chat_template": chat_template, "renderer": renderer, "tools": [PROBE]}
+        try:
+            shows = PROBE["function"]["name"] in self.written([{"role": "user", "content": "?"}], **told)
+        except InvalidRequest:
+            shows = True  # it has its own opinion of that conversation, and will say so of others
+        if chat_template is None:
+            self._shows_tools = shows
+        return shows
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> list[int]:
+        """The tokens of `written`, which takes the same."""
+        return self.encode(self.written(messages, **fields), add_special_tokens=False)
+
+    def special_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Those of `words` that are one special token each, which texts do not show by themselves."""
+        found = [self._backend.token_to_id(word) for word in words]
+        return tuple(token for token in found if token in self._pieces.special)
 
     def spelled(self, params: SamplingParams) -> SamplingParams:
         """`params` with its `bad_words` as token ids: each as a text begins with it, and as it follows a space."""

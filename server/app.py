@@ -17,6 +17,7 @@ from .closing import Closing
 from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
 from .flights import Flights
+from .formats import Formats
 from .generation import Here
 from .openapi import Documented
 from .request_ids import RequestIds
@@ -38,14 +39,16 @@ def create_app(
     max_body: int = MAX_BODY,
     flights: Flights | None = None,
     trusts_templates: bool = False,
+    formats: Formats | None = None,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
     Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
-    without `kept` no response is kept, without `flights` as much may be held as comes. `trusts_templates`: a request
-    may bring its chat template. `lifespan` runs around the serving: what starts and ends with it is its affair.
+    without `kept` no response is kept, without `flights` as much may be held as comes, without `formats` calls are read
+    as the chat template teaches them. `trusts_templates`: a request may bring its chat template. `lifespan` runs around
+    the serving: what starts and ends with it is its affair.
     """
     shelf = Shelf(kept)
     app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan))
@@ -61,6 +64,7 @@ def create_app(
         flights=flights,
         trusts_templates=trusts_templates,
         responses=shelf,
+        formats=formats or Formats.of(engine.text),
     )
     errors.install(app)
     app.add_middleware(Closing, flights=flights)

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from ..core.errors import Unsupported
+from ..core.registry import Registry
 from ..engine.config import option, parse_switch, settle
+from .speech import calls, reasoning
+
+
+def known(registry: Registry[Any]) -> Callable[[str], str]:
+    """Reads the name of a plug-in that there is; raises ValueError with the choices."""
+
+    def parse(name: str) -> str:
+        try:
+            registry[name]
+        except Unsupported as error:
+            raise ValueError(error.message) from None
+        return name
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +74,21 @@ class ServerConfig:
         75,
         parse=int,
         low=1,
+    )
+
+    tool_call_parser: str | None = option(
+        "--tool-call-parser",
+        "how the model writes tool calls, in vLLM's words: granite, hermes, json, llama3_json, mistral, pythonic, "
+        "qwen3_coder; by default as its chat template teaches, else json",
+        None,
+        parse=known(calls.REGISTRY),
+    )
+    reasoning_parser: str | None = option(
+        "--reasoning-parser",
+        "how the model writes reasoning, to tell it from the answer: deepseek_r1, granite, mistral, qwen3; by default "
+        "it is part of it",
+        None,
+        parse=known(reasoning.REGISTRY),
     )
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from ..engine.client import EngineFacts
 from ..lora.catalog import Catalog, Clues, Resolution
 from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
+from .formats import Formats
 from .inside import caller_inside
 from .responses.shelf import Shelf
 
@@ -46,6 +47,7 @@ class Face:
     flights: Flights = field(default_factory=Flights)
     trusts_templates: bool = False  # whether a request may bring its chat template
     responses: Shelf = field(default_factory=Shelf)
+    formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
 
 
 def face_of(request: Request) -> Face:

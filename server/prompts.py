@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core.errors import InvalidRequest
 from ..engine.client import EngineFacts
 from ..engine.templates import render, render_apart
+from ..engine.text import Text
+from . import in_words
 from .deps import Face
 from .schemas import Message, Prompt
 
@@ -21,7 +24,6 @@ OWN_VARIABLES = frozenset(
 class Conversation(Protocol):
     """The fields that a chat template needs; chat and /tokenize both have them."""
 
-    tools: list[dict[str, Any]] | None
     documents: list[dict[str, Any]] | None
     add_generation_prompt: bool | None
     continue_final_message: bool
@@ -29,8 +31,10 @@ class Conversation(Protocol):
     chat_template_kwargs: dict[str, Any] | None
 
 
-async def of_messages(face: Face, messages: Sequence[Message], body: Conversation) -> list[int]:
-    """The prompt that the chat template makes of a conversation."""
+async def of_messages(
+    face: Face, messages: Sequence[Message], body: Conversation, *, tools: Sequence[Mapping[str, Any]] | None
+) -> list[int]:
+    """The prompt that the chat template makes of a conversation; `tools` are told in words where it knows none."""
     if not messages:
         raise InvalidRequest("messages: a conversation needs at least one message", param="messages")
     variables = dict(body.chat_template_kwargs or {})
@@ -47,16 +51,26 @@ async def of_messages(face: Face, messages: Sequence[Message], body: Conversatio
         )
     begin = body.add_generation_prompt
     return await asyncio.to_thread(
-        face.engine.text.render,
+        _rendered,
+        face.engine.text,
         [_plain(at, message, face.engine.model.id) for at, message in enumerate(messages)],
+        tools,
         add_generation_prompt=not body.continue_final_message if begin is None else begin,
         continue_final_message=body.continue_final_message,
-        tools=body.tools,
         documents=body.documents,
         chat_template=body.chat_template,
         renderer=render if body.chat_template is None else render_apart,
         **variables,
     )
+
+
+def _rendered(
+    text: Text, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **fields: Any
+) -> list[int]:
+    has_tools = tools is not None or any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+    if has_tools and not text.shows_tools(fields["chat_template"], fields["renderer"]):
+        messages, tools = in_words.told(messages, tools), None
+    return text.render(messages, tools=tools, **fields)
 
 
 async def of_prompt(
@@ -138,8 +152,26 @@ def _plain(at: int, message: Message, model: str) -> Mapping[str, Any]:
     fields: dict[str, Any] = {"role": message.role, **message.unknown}
     fields["content"] = _content(f"messages[{at}].content", message, model)
     if message.tool_calls:
-        fields["tool_calls"] = message.tool_calls
+        fields["tool_calls"] = [
+            _call(f"messages[{at}].tool_calls[{which}]", call) for which, call in enumerate(message.tool_calls)
+        ]
+    if "reasoning" in fields:  # vLLM's newer name for what templates know by its older one
+        fields.setdefault("reasoning_content", fields["reasoning"])
     return fields
+
+
+def _call(param: str, call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call with its arguments as an object; those that are no JSON stay what the model wrote, for it to see."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(f"{param}.function.name: expected the name of a tool", param=f"{param}.function.name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError):
+            return call
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
 def _content(param: str, message: Message, model: str) -> str:

@@ -15,6 +15,8 @@ from .request_ids import WRITTEN
 T = TypeVar("T")
 # The first wrong item is the last that is looked at: a body has room for millions, and each would become an error.
 Many = Annotated[list[T], Field(fail_fast=True)]
+MAX_TOOLS = 512
+TOOL_NAME = r"^[A-Za-z0-9_-]{1,64}$"  # OpenAI's rule
 MAX_MESSAGES = 1 << 16  # a thousand bytes of memory each
 MAX_TEMPLATE = 1 << 16  # characters; the largest of models have 20,000
 
@@ -116,11 +118,30 @@ class Message(Body):
     tool_calls: Many[dict[str, Any]] | None = None
 
 
+class Function(Body):
+    """What a tool is called, what it does, and the JSON schema of its arguments; without one it has none."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """One tool that the model may call."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+Tools = Annotated[Many[Tool], Field(max_length=MAX_TOOLS)]
+
+
 class Conversation(Body):
     """What a chat template makes a prompt of."""
 
     messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)]
-    tools: Many[dict[str, Any]] | None = None
+    tools: Tools | None = None
     documents: Many[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -135,6 +156,8 @@ class ChatRequest(Sampling, Conversation):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
 
 
 class CompletionRequest(Sampling):
@@ -169,7 +192,7 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)] | None = None
-    tools: Many[dict[str, Any]] | None = None
+    tools: Tools | None = None
     documents: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None

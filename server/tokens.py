@@ -16,6 +16,7 @@ from .body import reads
 from .deps import CallerDep, Face, FaceDep, resolved
 from .openapi import answers
 from .schemas import DetokenizeRequest, TokenizeRequest
+from .tool_use import schemas_of, shown
 
 router = APIRouter()
 
@@ -56,7 +57,8 @@ async def _ids(face: Face, body: TokenizeRequest) -> list[int]:
             raise InvalidRequest(
                 "add_special_tokens: the chat template writes the special tokens", param="add_special_tokens"
             )
-        return await prompts.of_messages(face, body.messages, body)
+        schemas_of(body.tools)
+        return await prompts.of_messages(face, body.messages, body, tools=shown(body.tools))
     return await asyncio.to_thread(face.engine.text.encode, body.prompt or "", body.add_special_tokens is not False)
 
 

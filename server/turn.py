@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -17,12 +17,14 @@ from ..engine.request import Chunk
 from . import prompts, sampling
 from .deps import Face, resolved
 from .generation import Choice, Collected, Generation, Usage, new_id
+from .hearing import Hearer, Hearing
 from .logprobs import Speller
 from .request_ids import named
 from .schemas import ChatRequest
-from .speech.base import Delta, Heard, Listener, Plain, joined
+from .speech.base import Delta, Heard
 from .standing import priority_of, standing_of
-from .unsupported import CHAT, ignored, refuse, refuse_tools
+from .tool_use import ToolUse
+from .unsupported import CHAT, ignored, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Turn:
     body: ChatRequest
     work: Generation
     speller: Speller
-    listener: Callable[[], Listener]  # makes one for each choice
+    hearing: Hearing
     found: Collected = field(default_factory=Collected)  # scores of the prompt, and usage so far
 
     @property
@@ -69,12 +71,13 @@ class Turn:
 
     async def news(self, face: Face) -> AsyncGenerator[News, None]:
         """What comes of all choices, in the order it comes; closing it early aborts them."""
-        hearing: dict[int, _Hearing] = {}
+        hearers: dict[int, Hearer] = {}
         async with aclosing(self.work.run(face)) as stream:
             async for prompt_at, chunk in stream:
                 is_first = self.found.note(prompt_at, chunk)
-                one = hearing.setdefault(chunk.index, _Hearing(self.listener()))
-                yield News(chunk.index, is_first, one.delta(chunk), one.finish_reason(chunk), chunk)
+                hearer = hearers[chunk.index] if chunk.index in hearers else self.hearing.hearer()
+                hearers[chunk.index] = hearer
+                yield News(chunk.index, is_first, hearer.delta(chunk), hearer.finish_reason(chunk), chunk)
 
     async def whole(self, face: Face) -> list[Said]:
         """All choices, in the order of the answer."""
@@ -89,32 +92,14 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
     face.flights.check(priority_of(body, caller))
     refuse(body.unknown, CHAT)
-    refuse_tools(body.tools, body.tool_choice)
     sampling.check_stream(body)
+    use = ToolUse.of(body)
     resolution = await resolved(request, caller, body.model, body.user)
-    prompt = await prompts.of_messages(face, body.messages, body)
+    prompt = await prompts.of_messages(face, body.messages, body, tools=use.shown)
     prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
-    params = sampling.of_chat(body, face.engine, len(prompt))
+    hearing = Hearing.of(face, body, use, prompt)
+    params = hearing.params(sampling.of_chat(body, face.engine, len(prompt)), face.engine.text)
     work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
     headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
     generation = Generation(new_id(prefix), body.model, work, *standing_of(body, caller), headers=headers)
-    return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), Plain)
-
-
-@dataclass(slots=True)
-class _Hearing:
-    """One choice's listener, and whether it has heard a call."""
-
-    listener: Listener
-    calls: bool = False
-
-    def delta(self, chunk: Chunk) -> Delta:
-        delta = self.listener.feed(chunk.text)
-        if chunk.finish_reason is not None:
-            delta = joined((delta, self.listener.end()))
-        self.calls = self.calls or bool(delta.calls)
-        return delta
-
-    def finish_reason(self, chunk: Chunk) -> str | None:
-        """A turn that ends with calls waits for their results."""
-        return "tool_calls" if self.calls and chunk.finish_reason == "stop" else chunk.finish_reason
+    return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), hearing)

@@ -16,7 +16,7 @@ LONGEST_LIST = 1000  # characters; a caller may send any number of names
 Refusals = Mapping[str, tuple[tuple[Any, ...], str]]  # field -> (harmless values, what to do instead)
 
 GUIDED = "it is a field of structured_outputs now, without guided_; vLLM has dropped this name too"
-TOOLS = "tool calls are not served; leave it out, or send tool_choice 'none'"
+TOOLS = "OpenAI has replaced it; send tools and tool_choice"
 
 EVERYWHERE: Refusals = {
     "guided_choice": ((), GUIDED),
@@ -75,11 +75,3 @@ def ignored(fields: Mapping[str, Any], refusals: Refusals) -> dict[str, str]:
     """The header of the answer that lists those of `fields` that nothing was done with; no header without any."""
     names = [quote(name) for name, value in fields.items() if value is not None and name not in refusals]
     return {IGNORED: ",".join(names)[:LONGEST_LIST]} if names else {}
-
-
-def refuse_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None) -> None:
-    """Tools may be shown to the model; choosing them is refused."""
-    if choice not in (None, "none"):
-        raise InvalidRequest(f"tool_choice: {TOOLS}", param="tool_choice", code="unsupported_parameter")
-    if tools and choice is None:
-        raise InvalidRequest(f"tools: {TOOLS}", param="tools", code="unsupported_parameter")

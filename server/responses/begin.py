@@ -14,6 +14,7 @@ from .. import prompts
 from ..deps import Face
 from ..renamed import speaking
 from ..schemas import ChatRequest
+from ..tool_use import ToolUse
 from ..turn import Turn, begin
 from ..unsupported import IGNORED, ignored
 from .asked import NAMES, REFUSED, chat_fields, check_call_ids, sampling_fields, unheeded
@@ -65,7 +66,7 @@ class Asking:
 
     async def _fits(self, items: list[Json]) -> bool:
         chat = self.chat(items)
-        prompt = await prompts.of_messages(self.face, chat.messages, chat)
+        prompt = await prompts.of_messages(self.face, chat.messages, chat, tools=ToolUse.of(chat).shown)
         return len(prompt) + (chat.max_completion_tokens or 1) <= self.face.engine.model.max_model_len
 
     async def _before(self) -> list[Json]:

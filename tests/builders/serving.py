@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from aril.admin_api.catalog import AdapterCatalog
 from aril.admin_api.listing import Listed, Route
+from aril.admin_api.residency import Residency
 from aril.admin_api.tables import DEFAULT_ALIAS
 from aril.core.callers import DEFAULT_TENANT
 from aril.engine.aio import AsyncEngine
 from aril.lora.adapter import AdapterRef
+from aril.server.app import create_app
+from aril.server.formats import Formats
 from fastapi import FastAPI
+
+from builders.engines import make_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +56,18 @@ def listening(app: FastAPI) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def speaking(
+    folder: Path, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
+) -> Iterator[str]:
+    """A server of the model in `folder`, called "tiny", without adapters."""
+    engine = AsyncEngine(make_engine(folder, served_model_name="tiny", max_model_len=4096, kv_cache_memory="32MiB"))
+    formats = Formats.of(engine.text, tool_call_parser, reasoning_parser)
+    app = create_app(engine, AdapterCatalog("tiny", Residency(engine)), formats=formats)
+    try:
+        with listening(app) as url:
+            yield url
+    finally:
+        asyncio.run(engine.close())

@@ -74,7 +74,7 @@ def expected(tokenizer: PreTrainedTokenizerBase, asked: dict[str, Any], **more: 
     return list(ids)
 
 
-@pytest.mark.parametrize("asked", CASES)
+@pytest.mark.parametrize("asked", [asked for asked in CASES if "tools" not in asked])  # which are told in words here
 def test_a_prompt_is_the_one_of_apply_chat_template(
     http: httpx.Client, tokenizer: PreTrainedTokenizerBase, asked: dict[str, Any]
 ) -> None:
@@ -89,7 +89,6 @@ def test_a_template_of_the_request_renders_as_there(
     found = trusting.post("/tokenize", json=told).json()["tokens"]
     assert found == expected(tokenizer, asked, chat_template=EVERYTHING)
     body = {**told, "model": "tiny", "max_tokens": 1, "return_token_ids": True}
-    body |= {"tool_choice": "none"} if "tools" in asked else {}
     assert trusting.post("/v1/chat/completions", json=body).json()["prompt_token_ids"] == found
 
 
