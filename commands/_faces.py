@@ -13,11 +13,14 @@ from ..core.callers import LOCAL
 from ..engine.aio import AsyncEngine
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
+from ..server.access_log import AccessLog
 from ..server.app import create_app
 from ..server.auth import OneKey
+from ..server.config import ServerConfig
 from ..server.flights import Bounds, Flights
 from ..server.formats import Formats
 from ..server.inside import Inside
+from ..server.records import Writer
 from ._examples import register_examples
 from ._house import HouseOptions, url_of
 from ._lora_flags import register_modules
@@ -64,6 +67,8 @@ async def _live(
             kept=admin.responses,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
             flights=flights,
+            writers=_writers(options.server),
+            keeps_text=options.server.log_prompts,
             trusts_templates=options.server.trust_request_chat_template,
             formats=Formats.of(house.engine.text, options.server.tool_call_parser, options.server.reasoning_parser),
             routers=[admin.router],
@@ -91,3 +96,8 @@ def _bounds(options: HouseOptions) -> Bounds:
         tokens=manners.max_queued_tokens,
         seconds=manners.request_timeout,
     )
+
+
+def _writers(config: ServerConfig) -> list[Writer]:
+    """Who is told what each request came to."""
+    return [] if config.access_log == "off" else [AccessLog(config.access_log)]

@@ -30,10 +30,11 @@ def clock_of(request: Request) -> Clock:
 class Clock:
     """Of one request, from its arrival on."""
 
-    __slots__ = ("_arrival", "_first", "_last", "_start")
+    __slots__ = ("_arrival", "_first", "_last", "_start", "queued")
 
     def __init__(self, request: Request) -> None:
         PROMPT_LENGTH.observe(len(request.prompt))
+        self.queued = 0.0  # seconds from its arrival to its first step
         self._arrival = time.perf_counter()
         self._start: float | None = None
         self._first: dict[int, float] = {}  # by choice
@@ -43,7 +44,8 @@ class Clock:
         """It takes part in a step; only the first time counts."""
         if self._start is None:
             self._start = time.perf_counter()
-            QUEUE_SECONDS.observe(self._start - self._arrival)
+            self.queued = self._start - self._arrival
+            QUEUE_SECONDS.observe(self.queued)
 
     def count(self, chunk: Chunk) -> None:
         """Tokens of a choice have come."""
@@ -72,7 +74,7 @@ class Untold(Clock):
     """Tells nobody."""
 
     def __init__(self) -> None:
-        pass
+        self.queued = 0.0
 
     def start(self) -> None:
         pass

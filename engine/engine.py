@@ -176,6 +176,7 @@ class Engine:
         text = live.choices[chunk.index]
         if chunk.token_ids:
             live.clock.count(chunk)
+        chunk.queued = live.clock.queued
         chunk.text = text.push(_shown(chunk, live.request.params))
         if text.stop is not None:
             if chunk.finish_reason is None:

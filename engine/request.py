@@ -136,4 +136,5 @@ class Chunk:
     num_prompt: int = 0
     num_cached: int = 0
     num_output: int = 0  # output tokens of this choice so far
+    queued: float = 0.0  # seconds from the request's arrival to its first step
     error: Exception | None = None  # with finish_reason "error": why this request, alone, failed

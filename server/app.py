@@ -20,6 +20,7 @@ from .flights import Flights
 from .formats import Formats
 from .generation import Here
 from .openapi import Documented
+from .records import Recorded, Writer
 from .request_ids import RequestIds
 from .responses import routes as responses
 from .responses.shelf import Shelf
@@ -40,6 +41,8 @@ def create_app(
     flights: Flights | None = None,
     trusts_templates: bool = False,
     formats: Formats | None = None,
+    writers: Sequence[Writer] = (),
+    keeps_text: bool = False,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
@@ -49,6 +52,7 @@ def create_app(
     without `kept` no response is kept, without `flights` as much may be held as comes, without `formats` calls are read
     as the chat template teaches them. `trusts_templates`: a request may bring its chat template. `lifespan` runs around
     the serving: what starts and ends with it is its affair.
+    `writers` are told what each request came to, and of its text too where `keeps_text`.
     """
     shelf = Shelf(kept)
     app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan))
@@ -70,6 +74,8 @@ def create_app(
     app.add_middleware(Closing, flights=flights)
     app.add_middleware(Counted)
     app.add_middleware(RequestIds)
+    if writers:
+        app.add_middleware(Recorded, writers=writers, keeps_text=keeps_text)
     app.include_router(health.router)
     for module in (chat, completions, embeddings, responses, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])

@@ -75,6 +75,15 @@ class ServerConfig:
         parse=int,
         low=1,
     )
+    access_log: str = option(
+        "--access-log", "a line on stderr for each request: json, text, or off", "json", choices=("json", "text", "off")
+    )
+    log_prompts: bool = option(
+        "--log-prompts",
+        "the lines of --access-log also tell the beginnings of prompts and answers",
+        False,
+        parse=parse_switch,
+    )
 
     tool_call_parser: str | None = option(
         "--tool-call-parser",

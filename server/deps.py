@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 from fastapi import Depends, Request
@@ -15,6 +15,7 @@ from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
 from .formats import Formats
 from .inside import caller_inside
+from .records import Record, record_of
 from .responses.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -45,19 +46,21 @@ class Face:
     max_body: int = MAX_BODY
     scrapers: KeyVerifier = field(default_factory=Anyone)  # who may read /metrics
     flights: Flights = field(default_factory=Flights)
+    record: Record = field(default_factory=Record)  # of the request that asks
     trusts_templates: bool = False  # whether a request may bring its chat template
     responses: Shelf = field(default_factory=Shelf)
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
 
 
 def face_of(request: Request) -> Face:
-    """The face that `request` came to."""
-    return cast(Face, request.app.state.face)
+    """The face that `request` came to, as it meets it: with its record."""
+    return replace(cast(Face, request.app.state.face), record=record_of(request.scope))
 
 
 async def caller_of(request: Request) -> Caller:
     """Who calls; raises Unauthorized without a good key where keys are asked for, Forbidden without the scope."""
     caller = caller_inside(request) or await _verified(request)
+    record_of(request.scope).caller = caller
     caller.require(Scope.INFER)
     return caller
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..core.errors import ArilError, InvalidRequest, Overloaded, ShuttingDown, TimedOut
 from ..core.http_status import body_of, headers_of, status_of
 from ..core.log import event, get_logger
+from .records import record_of
 
 log = get_logger(__name__)
 
@@ -55,6 +56,7 @@ class Crashes:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
+            record_of(scope).fail(error)
             await answer(error)(scope, receive, send)
 
 
@@ -67,21 +69,22 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _gone)
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
+    record_of(request.scope).fail(error)
     return answer(error)
 
 
-async def _wrong_parameter(_request: Request, error: Exception) -> Response:
+async def _wrong_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return answer(InvalidRequest(f"{name}: {first['msg']}", param=name))
+    return await _failed(request, InvalidRequest(f"{name}: {first['msg']}", param=name))
 
 
 async def _refused_by_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}"
-    code = CODES.get(error.status_code, "http_error")
+    code = record_of(request.scope).error = CODES.get(error.status_code, "http_error")
     fields = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     return JSONResponse({"error": fields}, error.status_code, error.headers)
 

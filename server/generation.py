@@ -17,9 +17,9 @@ from ..engine.metering import Meter, Outcome, Work
 from ..engine.request import Chunk, TokenLogprobs
 from .deps import Face
 from .flights import Flights, Stream
+from .records import GONE
 
 SPEAKER = "x-aril-adapter"  # the header that says which revision spoke
-GONE = "client_gone"  # how a request ended that its client did not wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,19 @@ class Generation:
         said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**said, "system_fingerprint": speaker}
 
-    def run(self, face: Face) -> Stream:
+    async def run(self, face: Face) -> Stream:
         """The chunks of all prompts, if the caller may have them now; closing it early aborts them."""
-        return face.runs.run(self)
+        record = face.record
+        spoken = record.begin(self, face.engine.text.decode)
+        try:
+            async with aclosing(face.runs.run(self)) as stream:
+                async for prompt_at, chunk in stream:
+                    spoken.take(prompt_at, chunk)
+                    yield prompt_at, chunk
+            record.error = None
+        except Exception as error:
+            record.fail(error)
+            raise
 
 
 @dataclass(frozen=True, slots=True)

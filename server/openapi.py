@@ -97,6 +97,7 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
     if path in METERED:
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         yield HTTPStatus.TOO_MANY_REQUESTS
+        yield HTTPStatus.GATEWAY_TIMEOUT
     if path not in ("/version", "/metrics"):
         yield HTTPStatus.SERVICE_UNAVAILABLE
 
