@@ -72,7 +72,7 @@ class SamplingParams:
             object.__setattr__(self, "structured_outputs", StructuredOutputs.of(self.structured_outputs))
         if self.pooling is not None:
             self._check_pooling()
-        for name, low, high in _RANGES:
+        for name, low, high in RANGES:
             if self.pooling is None or name != "max_tokens":
                 _check_range(name, getattr(self, name), low, high)
         if any(not text for text in self.stop):
@@ -118,7 +118,7 @@ class SamplingParams:
             raise InvalidRequest("pooling: no token, score or form is to be had with it", param="pooling")
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
+RANGES: tuple[tuple[str, float, float], ...] = (
     ("n", 1, 128),
     ("temperature", 0.0, 2.0),
     ("top_p", 1e-9, 1.0),

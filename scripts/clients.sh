@@ -14,6 +14,8 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$mark" ]; then
     [ -x .venv-clients/bin/python ] || "${ARIL_PYTHON:-.venv/bin/python}" -m venv .venv-clients
     echo "Installing the clients of others into .venv-clients; the first time takes some minutes."
     .venv-clients/bin/python -m pip --disable-pip-version-check install -q --no-compile -r "$list"
+    .venv-clients/bin/python -m pip --disable-pip-version-check download -q --no-deps --no-binary jsonschema \
+        --dest .venv-clients "$(grep '^jsonschema==' "$list")" # the sources bring the cases
     npm install --prefix tests/clients/js --no-package-lock --no-audit --no-fund --silent
     echo "$mark" >"$stamp"
 fi

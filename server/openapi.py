@@ -5,6 +5,7 @@ FastAPI would add its own 422 to whatever has a parameter; here a wrong one is a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from ..core.body import inlined
+from ..engine.params import RANGES
 
 Responses = dict[int | str, dict[str, Any]]
 Operation = dict[str, Any]
@@ -73,10 +75,23 @@ def _complete(document: dict[str, Any]) -> None:
         for method, operation in operations.items():
             responses = operation["responses"]
             responses.pop("422", None)
+            _tell_ranges(operation)
             for status in _errors(path, method, operation):
                 responses.setdefault(str(status), _error(status))
             for response in responses.values():
                 response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
+
+
+def _tell_ranges(operation: Operation) -> None:
+    """Of the numbers in a body that the engine, not its schema, has bounds for."""
+    content = operation.get("requestBody", {}).get("content", {})
+    properties = content.get("application/json", {}).get("schema", {}).get("properties", {})
+    for name, low, high in RANGES:
+        for kind in properties.get(name, {}).get("anyOf", ()):
+            if kind["type"] in ("integer", "number"):
+                kind.setdefault("minimum", low)
+                if high < math.inf:
+                    kind.setdefault("maximum", high)
 
 
 def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..core.body import Body
@@ -30,7 +30,17 @@ def _all_numbers(given: object) -> object:
 
 
 Biases = Annotated[dict[str, float], BeforeValidator(_all_numbers)]
-Prompt = str | Many[str] | Many[int] | Many[Many[int]]
+# Only told, and checked where the words for it are.
+Written = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
+SOME = {"minItems": 1}
+TokenIds = Annotated[Many[TokenId], Field(json_schema_extra=SOME)]
+Prompt = (
+    Written
+    | Annotated[Many[Written], Field(json_schema_extra=SOME)]
+    | TokenIds
+    | Annotated[Many[TokenIds], Field(json_schema_extra=SOME)]
+)
 
 
 class StreamOptions(Body):
@@ -88,12 +98,12 @@ class Sampling(Placed):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Biases | None = None
-    allowed_token_ids: Many[int] | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: Many[str] | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
-    stop: str | Many[str] | None = None
-    stop_token_ids: Many[int] | None = None
+    stop: Written | Many[Written] | None = None
+    stop_token_ids: Many[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -110,11 +120,32 @@ class Sampling(Placed):
     return_token_ids: bool | None = None
 
 
+Content = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "null"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                    },
+                },
+            ]
+        }
+    ),
+]
+
+
 class Message(Body):
     """One turn. Fields that only the chat template knows (name, tool_call_id, ...) go to it as they are."""
 
     role: str
-    content: Any = None
+    content: Content = None
     tool_calls: Many[dict[str, Any]] | None = None
 
 
@@ -140,7 +171,7 @@ Tools = Annotated[Many[Tool], Field(max_length=MAX_TOOLS)]
 class Conversation(Body):
     """What a chat template makes a prompt of."""
 
-    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)]
+    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES, json_schema_extra=SOME)]
     tools: Tools | None = None
     documents: Many[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
@@ -191,7 +222,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)] | None = None
+    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES, json_schema_extra=SOME)] | None = None
     tools: Tools | None = None
     documents: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
@@ -206,4 +237,4 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: Many[int]
+    tokens: Many[TokenId]

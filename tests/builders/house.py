@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
     "<|im_end|>\n{%- endif -%}"
     "{%- for message in messages -%}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"
     "{%- for call in message.tool_calls or [] -%}"
-    "<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "<tool_call>\n{{ (call.function or call) | tojson }}\n</tool_call>"
     "{%- endfor -%}<|im_end|>\n{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}"
 )

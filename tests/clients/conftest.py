@@ -62,6 +62,12 @@ def serving(home: Path, state: Path, *flags: str) -> Iterator[Server]:
         process.wait(30)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the tests that could go on for ever do."""
+    parser.addoption("--examples", type=int, default=15, help="of each operation of the API, for schemathesis")
+    parser.addoption("--seeds", type=int, default=2, help="answers to each schema of the JSON Schema suite")
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the model and its adapter."""
