@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     choices = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in commands.names():
         command = commands[name]
-        sub = choices.add_parser(name, help=command.summary, description=command.summary)
+        sub = choices.add_parser(name.replace("_", "-"), help=command.summary, description=command.summary)
         command.add_arguments(sub)
         sub.set_defaults(command=command)
     return parser

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.callers import DEFAULT_TENANT
 from ..lora.adapter import AdapterRef
 from .canaries import Watch
 from .tables import DEFAULT_ALIAS
@@ -69,6 +70,17 @@ class Listed:
     revisions: Mapping[int, AdapterRef]
     created: Mapping[int, int]  # seconds since the epoch, of each revision
     routes: Mapping[str, Route]
+
+    @classmethod
+    def alone(cls, ref: AdapterRef) -> Listed:
+        """An adapter of the default tenant that has this one revision, which its bare name means."""
+        return cls(
+            tenant=DEFAULT_TENANT,
+            name=ref.name,
+            revisions={ref.revision: ref},
+            created={ref.revision: 1},
+            routes={DEFAULT_ALIAS: Route({ref.revision: 100})},
+        )
 
     @property
     def default(self) -> AdapterRef | None:

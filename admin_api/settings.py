@@ -36,8 +36,6 @@ class AdminSettings:
     def __post_init__(self) -> None:
         if self.admin_key is not None and not self.admin_key.strip():
             raise InvalidRequest("the admin key is empty; give one, or none to have one made", param="admin_key")
-        if self.max_file_bytes < 1 or self.batch_lines < 1:
-            raise InvalidRequest("--max-file-bytes and --batch-lines must be positive")
         if self.max_upload_bytes < 1 or self.kept_revisions < 1 or self.reconcile_seconds <= 0:
             raise InvalidRequest("max_upload_bytes, kept_revisions and reconcile_seconds must be positive")
         if not 0 <= self.response_days <= MAX_DAYS:

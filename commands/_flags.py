@@ -35,10 +35,12 @@ def engine_config(args: argparse.Namespace, **fixed: object) -> EngineConfig:
     return EngineConfig(**given)
 
 
-def add_server_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for each choice about the server."""
+def add_server_flags(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
+    """A flag for each choice about the server, or for those fields named in `only`."""
     group = parser.add_argument_group("manners of the server", "what they do: docs/serving.md")
     for each in fields(ServerConfig):
+        if only is not None and each.name not in only:
+            continue
         group.add_argument(each.metadata["flag"], dest=each.name, **_shape(each))
 
 

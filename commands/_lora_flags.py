@@ -48,6 +48,11 @@ class LoraModule:
             raise _wrong(f"{text!r} is neither name=path nor JSON: {error}") from None
         return [cls._of_json(each) for each in (found if isinstance(found, list) else [found])]
 
+    def check_base(self, served: str) -> None:
+        """Raises InvalidRequest when it is said to be of another base."""
+        if self.base not in (None, served):
+            raise _wrong(f"{self.name}: base_model_name {self.base!r} is not the served {served!r}")
+
     @classmethod
     def _of_json(cls, said: Any) -> LoraModule:
         if not isinstance(said, dict) or not set(said) <= set(FIELDS) or not {"name", "path"} <= set(said):
@@ -90,8 +95,7 @@ async def register_modules(service: AdapterService, modules: Iterable[LoraModule
     Raises InvalidRequest naming the adapter that cannot be served: then nothing should be.
     """
     for module in modules:
-        if module.base not in (None, service.catalog.base):
-            raise _wrong(f"{module.name}: base_model_name {module.base!r} is not the served {service.catalog.base!r}")
+        module.check_base(service.catalog.base)
         try:
             await _upload(service, module)
         except InvalidRequest as error:

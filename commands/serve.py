@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         response_days=args.response_days,
         response_bytes=args.response_bytes,
         api_keys=_api_keys(args.api_key),
+        max_file_bytes=manners.max_file_bytes,
+        batch_lines=manners.batch_lines,
     )
     options = HouseOptions(
         engine=config,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .callers import Caller
 
@@ -24,6 +26,15 @@ class Answer:
     def is_not_now(self) -> bool:
         """Whether the same request may be answered later: a limit has been reached, or the server cannot do it yet."""
         return self.status in NOT_NOW
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        """What it says went wrong; empty where nothing did."""
+        with suppress(ValueError):
+            said = json.loads(self.body)
+            if isinstance(said, dict) and isinstance(said.get("error"), dict):
+                return dict(said["error"])
+        return {}
 
 
 class Answerer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
@@ -53,8 +53,10 @@ class Line:
         if unknown := set(said) - set(FIELDS):
             message = f"{min(unknown)[:100]}: there is no such field; there are {', '.join(FIELDS)}"
             raise BadLine(number, message, code="unknown_field", param=min(unknown)[:100])
-        if body.get("stream"):
-            raise BadLine(number, "body.stream: a batch has no streams", code="unsupported_value", param="body.stream")
+        for name in ("stream", "background"):
+            if body.get(name):
+                message = f"body.{name}: a batch has the whole answer, when it is there; leave it out"
+                raise BadLine(number, message, code="unsupported_value", param=f"body.{name}")
         return cls(number=number, custom_id=custom_id, url=url, body=body)
 
     @property
@@ -99,6 +101,42 @@ class Reply:
     def none(cls, line: Line, code: str, message: str) -> Reply:
         """There is no answer, and why."""
         return cls(line.number, _written(line, None, {"code": code, "message": message}), ok=False)
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a look at all lines has found. Each custom_id may stand once."""
+
+    total: int = 0
+    errors: list[InvalidRequest] = field(default_factory=list)
+    _models: set[str | None] = field(default_factory=set)
+    _seen: dict[str, int] = field(default_factory=dict)  # custom_id -> number of its line
+
+    @property
+    def model(self) -> str | None:
+        """The one model that all lines name."""
+        return next(iter(self._models)) if len(self._models) == 1 else None
+
+    def look(self, raw: bytes, number: int, urls: Collection[str]) -> None:
+        """Take in one more line."""
+        self.total += 1
+        try:
+            line = Line.of(raw, number, urls)
+            self._models.add(line.model)
+            if (first := self._seen.setdefault(line.custom_id, number)) != number:
+                message = f"custom_id: {line.custom_id[:100]!r} is that of line {first} too"
+                raise BadLine(number, message, code="duplicate_custom_id", param="custom_id")
+        except BadLine as error:
+            self.errors.append(error)
+
+    def asks_for(self, custom_id: str) -> bool:
+        """Whether one of the lines has that id."""
+        return custom_id in self._seen
+
+    def close(self) -> None:
+        """There are no more lines."""
+        if not self.total:
+            self.errors.append(InvalidRequest("the file has no lines", code="empty_file"))
 
 
 def id_in(raw: bytes) -> str | None:

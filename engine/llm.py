@@ -13,16 +13,14 @@ from typing import Any
 from tqdm import tqdm
 
 from ..core.errors import InvalidRequest, NotFound
-from ..core.log import event, get_logger
 from ..lora.adapter import AdapterRef
-from ..lora.store import content_digest
 from .config import EngineConfig
 from .embedding import check_dimensions, shaped
 from .engine import Engine
+from .folders import AdapterFolders
 from .params import Pooling, SamplingParams
 from .request import Chunk, Request, TokenLogprobs, Vector
 
-log = get_logger(__name__)
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -123,17 +121,14 @@ class LLM:
     """
 
     def __init__(self, model: str, *, adapters: Mapping[str, str | Path] | None = None, **flags: Any) -> None:
-        folders = {name: Path(folder).expanduser() for name, folder in (adapters or {}).items()}
-        self._refs = {name: AdapterRef(name, 1, content_digest(folder)) for name, folder in folders.items()}
-        homes = {ref.digest: folders[name] for name, ref in self._refs.items()}
-        self._engine = Engine(EngineConfig(model=model, **flags), adapter_folder=lambda ref: homes[ref.digest])
+        folders = AdapterFolders({name: Path(folder).expanduser() for name, folder in (adapters or {}).items()})
+        self._refs = folders.refs
+        self._engine = Engine(EngineConfig(model=model, **flags), adapter_folder=folders.home)
         self._ids = count()
         self._ready = Event()
         self._engine.on_ready(self._ready.set)
+        folders.check(self._engine)
         for ref in self._refs.values():
-            other_base = self._engine.check_adapter(ref).other_base
-            if other_base is not None:
-                log.warning(event("adapter_of_another_base", adapter=ref.name, problem=other_base))
             self._engine.load_adapter(ref)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import Unsupported
 from ..core.registry import Registry
-from ..engine.config import option, parse_switch, settle
+from ..engine.config import option, parse_bytes, parse_switch, settle
 from .speech import calls, reasoning
 
 
@@ -83,6 +83,16 @@ class ServerConfig:
         "the lines of --access-log also tell the beginnings of prompts and answers",
         False,
         parse=parse_switch,
+    )
+    max_file_bytes: int = option(
+        "--max-file-bytes", "most bytes of one file of /v1/files", 200 << 20, parse=parse_bytes, low=1
+    )
+    batch_lines: int = option(
+        "--batch-lines",
+        "requests of /v1/batches that are with the engine at once, behind all others",
+        16,
+        parse=int,
+        low=1,
     )
 
     tool_call_parser: str | None = option(

@@ -39,6 +39,7 @@ ERROR_SCHEMA = {
     },
 }
 REQUEST_ID = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
+KEPT = ("/v1/files", "/v1/batches")  # what tenants keep so many of
 METERED = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
@@ -106,11 +107,13 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
         yield HTTPStatus.NOT_FOUND
     if has_body:
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    if path.startswith("/admin/") and method != "get":
+    if path.startswith(("/admin/", *KEPT)) and method != "get":
         yield HTTPStatus.CONFLICT
+    if path.startswith("/admin/") and method != "get":
         yield HTTPStatus.PRECONDITION_FAILED
     if path in METERED:
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    if path in METERED or (path == "/v1/batches" and method == "post"):
         yield HTTPStatus.TOO_MANY_REQUESTS
         yield HTTPStatus.GATEWAY_TIMEOUT
     if path not in ("/version", "/metrics"):

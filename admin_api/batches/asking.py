@@ -1,22 +1,21 @@
 """Has lines answered, several at once, for as long as it takes: "not now" is no answer to a line, but a reason to wait.
 
-Over a limit of its key, a line waits as the server says and asks again; so it does where the server is full, or without
-its engine. It stops where whoever asks may not ask any more.
+Over a limit of its key, a line waits as the server says and asks again; so it does where the server is full. All ends
+where whoever asks may not ask any more, and where the engine is dead: on another server it may live.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from typing import Any
 
 from ...core.answering import Answer, Answerer
 from ...core.batch_lines import Line, Reply
 from ...core.callers import Caller
+from ...core.errors import EngineDead
 
+RATE_LIMITED = 429
 LONGEST_PAUSE = 30.0  # seconds between two tries where the server does not say how long
 TRIES_FOR_A_MODEL = 6  # where the server says that it cannot serve this model; another line's it may
 
@@ -58,11 +57,17 @@ class Asker:
             async with self._room:
                 answer = await self._answerer.answer(self._caller(), line.url, line.asked())
             tries += 1
-            if not answer.is_not_now or (tries >= TRIES_FOR_A_MODEL and _blames_the_model(answer)):
+            if not answer.is_not_now or (tries >= TRIES_FOR_A_MODEL and answer.error.get("param") == "model"):
                 break
-            pause = min(2.0**tries, LONGEST_PAUSE) if answer.status != 429 else 1.0
-            self._not_before = max(self._not_before, time.monotonic() + max(pause, answer.retry_after or 0.0))
+            self._rest(answer, tries)
         await self._keep(Reply.of(line, answer))
+
+    def _rest(self, answer: Answer, tries: int) -> None:
+        """Nobody asks for a while; raises EngineDead where nobody needs to ask again."""
+        if answer.error.get("code") == EngineDead.code:
+            raise EngineDead(str(answer.error.get("message")))
+        pause = 1.0 if answer.status == RATE_LIMITED else min(2.0**tries, LONGEST_PAUSE)
+        self._not_before = max(self._not_before, time.monotonic() + max(pause, answer.retry_after or 0.0))
 
     async def _calm(self) -> None:
         """Wait until the server may be asked again."""
@@ -76,11 +81,3 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _blames_the_model(answer: Answer) -> bool:
-    said: Any = None
-    with suppress(ValueError):
-        said = json.loads(answer.body)
-    error = said.get("error") if isinstance(said, dict) else None
-    return isinstance(error, dict) and error.get("param") == "model"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, or_, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from ...core.batch_lines import Reply
@@ -126,9 +126,9 @@ def abandon_all(session: Session) -> None:
     session.execute(update(Batch).where(Batch.held_until.is_not(None)).values(held_by=None, held_until=None))
 
 
-def release(session: Session, server: str) -> None:
-    """This server ends in good order: others may go on at once, and it counts as no failed attempt."""
-    mine = update(Batch).where(Batch.held_by == server)
+def release(session: Session, server: str, id: str | None = None) -> None:
+    """Others may go on with one batch of this server, or with all, at once; that counts as no failed attempt."""
+    mine = update(Batch).where(Batch.held_by == server, true() if id is None else Batch.id == id)
     session.execute(mine.values(held_by=None, held_until=None, attempts=Batch.attempts - 1))
 
 

@@ -22,7 +22,7 @@ from ..tables import Batch, BatchState, now
 from ..tasks import News, Tasks
 from . import files, rows
 from .asking import Asker
-from .reading import check, error_of, raw_lines
+from .reading import check, raw_lines
 from .rows import Held
 
 T = TypeVar("T")
@@ -121,6 +121,11 @@ class Worker:
             log.info(event("batch_ended", batch=ended.id, state=ended.state.value, lines=ended.total))
         except Conflict as error:
             log.info(event("batch_overtaken", batch=held.batch.id, error=error))
+        except Unavailable as error:  # no engine or no database here; another server may have them
+            log.error(event("batch_waits", batch=held.batch.id, error=error))
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(ArilError):
+                await self._database.run(lambda session: rows.release(session, self._server, held.batch.id))
         except ArilError as error:  # the lease ends by itself, and somebody claims it again
             log.error(event("batch_interrupted", batch=held.batch.id, error=error))
         finally:
@@ -156,7 +161,7 @@ class Worker:
         """From wherever it stands to its end."""
         if held.batch.attempts > MAX_ATTEMPTS:
             message = f"{MAX_ATTEMPTS} servers ended or failed at it before one more line was answered"
-            return await self._end(held, BatchState.FAILED, error_of("server_error", message))
+            return await self._end(held, BatchState.FAILED, Unavailable(message, code="server_error"))
         if held.batch.state is BatchState.VALIDATING:
             checked = await check(raw_lines(self._database, held.batch.input_file_id), held.batch.endpoint)
             if checked.errors:
@@ -170,7 +175,7 @@ class Worker:
             return await self._end(held, BatchState.EXPIRED)
         except (Unauthorized, Forbidden) as error:
             message = f"{held.batch.caller}, whose requests these are, may not make them any more: {error.message}"
-            return await self._end(held, BatchState.FAILED, error_of("caller_refused", message))
+            return await self._end(held, BatchState.FAILED, Forbidden(message, code="caller_refused"))
         await self._database.run(lambda session: rows.finalize(session, held))
         return await self._end(held, BatchState.COMPLETED)
 
@@ -224,5 +229,8 @@ class Worker:
                     await write()
         await write()
 
-    async def _end(self, held: Held, state: BatchState, *errors: dict[str, object]) -> Batch:
-        return await self._database.run(lambda session: rows.end(session, held, state, errors))
+    async def _end(self, held: Held, state: BatchState, *errors: ArilError) -> Batch:
+        told = [
+            {"code": e.code, "line": getattr(e, "number", None), "message": e.message, "param": e.param} for e in errors
+        ]
+        return await self._database.run(lambda session: rows.end(session, held, state, told))

@@ -77,6 +77,7 @@ async def test_each_fault_of_a_file_is_told_with_its_line(place: Place) -> None:
         json.dumps({**request("url"), "url": "/v1/embeddings"}).encode(),
         json.dumps({**request("method"), "method": "GET"}).encode(),
         json.dumps(request("stream", stream=True)).encode(),
+        json.dumps(request("background", background=True)).encode(),
         json.dumps({**request("more"), "priority": 1}).encode(),
         json.dumps({**request("x" * 600)}).encode(),
     ]
@@ -95,8 +96,9 @@ async def test_each_fault_of_a_file_is_told_with_its_line(place: Place) -> None:
         (7, "invalid_url", "url"),
         (8, "invalid_method", "method"),
         (9, "unsupported_value", "body.stream"),
-        (10, "unknown_field", "priority"),
-        (11, "invalid_custom_id", "custom_id"),
+        (10, "unsupported_value", "body.background"),
+        (11, "unknown_field", "priority"),
+        (12, "invalid_custom_id", "custom_id"),
     ]
 
 

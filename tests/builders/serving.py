@@ -12,12 +12,8 @@ from pathlib import Path
 
 import uvicorn
 from aril.admin_api.catalog import AdapterCatalog
-from aril.admin_api.listing import Listed, Route
 from aril.admin_api.residency import Residency
-from aril.admin_api.tables import DEFAULT_ALIAS
-from aril.core.callers import DEFAULT_TENANT
 from aril.engine.aio import AsyncEngine
-from aril.lora.adapter import AdapterRef
 from aril.server.app import create_app
 from aril.server.formats import Formats
 from fastapi import FastAPI
@@ -32,14 +28,6 @@ class Served:
     url: str
     engine: AsyncEngine
     catalog: AdapterCatalog
-
-
-def listed_alone(ref: AdapterRef) -> Listed:
-    """An adapter of one revision, which its bare name means."""
-    routes = {DEFAULT_ALIAS: Route({ref.revision: 100})}
-    return Listed(
-        tenant=DEFAULT_TENANT, name=ref.name, revisions={ref.revision: ref}, created={ref.revision: 1}, routes=routes
-    )
 
 
 @contextmanager

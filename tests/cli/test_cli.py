@@ -20,8 +20,8 @@ from aril.commands._process import READY, Server
 from builders.commands import SMALL, Files
 
 COMMANDS = {
-    "adapters", "audit", "bench", "chat", "db", "demo", "generate", "inspect", "keys", "quantize", "serve", "tenants",
-    "usage", "version",
+    "adapters", "audit", "bench", "chat", "db", "demo", "generate", "inspect", "keys", "quantize", "run-batch", "serve",
+    "tenants", "usage", "version",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from aril.admin_api.catalog import AdapterCatalog
 from aril.admin_api.db import Database
+from aril.admin_api.listing import Listed
 from aril.admin_api.migrate import upgrade
 from aril.admin_api.residency import Residency
 from aril.admin_api.responses import Responses
@@ -19,7 +20,7 @@ from aril.server.app import create_app
 from builders.adapters import load_base, make_adapter
 from builders.engines import make_engine
 from builders.models import make_model
-from builders.serving import Served, listed_alone, listening
+from builders.serving import Served, listening
 from openai import OpenAI
 
 ADAPTERS = ("red", "green", "org/blue")
@@ -39,7 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     flags = {"served_model_name": "tiny", "max_model_len": CONTEXT, "kv_cache_memory": "16MiB"}
     engine = AsyncEngine(make_engine(folder, folders, **flags))
     catalog = AdapterCatalog("tiny", Residency(engine))
-    catalog.put_all(listed_alone(ref) for ref in folders)
+    catalog.put_all(Listed.alone(ref) for ref in folders)
     database = Database(f"sqlite:///{root}/registry.sqlite3")
     upgrade(database)
     kept = Responses(database, days=30, max_bytes=16 << 20)
