@@ -20,17 +20,21 @@ class Background:
     def __init__(self) -> None:
         self._steps = 0
         self._waits = False
+        self._beside_others = False
 
     def begin(self, running: Sequence[Request]) -> None:
         """A step of `running` begins, the most senior first."""
-        beside_others = bool(running) and not running[0].is_background
-        self._steps += beside_others
-        self._waits = beside_others and self._steps % EVERY != 0
+        self._beside_others = bool(running) and not running[0].is_background
+        self._steps += self._beside_others
+        self._waits = self._beside_others and self._steps % EVERY != 0
 
     def skips(self, request: Request) -> bool:
         """Whether it has no row in this step."""
         return self._waits and request.is_background
 
-    def most(self, request: Request, budget: int, *, alone: bool) -> int:
-        """How many tokens its row may have."""
-        return budget if alone or not request.is_background else min(budget, CHUNK)
+    def most(self, request: Request, budget: int) -> int:
+        """How many tokens its row may have; the rows of others come first."""
+        if not request.is_background:
+            self._beside_others = True
+            return budget
+        return min(budget, CHUNK) if self._beside_others else budget

@@ -218,7 +218,7 @@ class Scheduler:
     def _add_row(self, step: Step, request: Request, budget: int, growth: Growth) -> int:
         """The next tokens of a request, as many as the budget allows; returns how many."""
         missing = request.num_missing
-        length = min(missing, self._background.most(request, budget, alone=not step.rows))
+        length = min(missing, self._background.most(request, budget))
         samples = length == missing and request.params.pooling is None
         step.rows.append(Row(request.id, request.num_computed, length, growth.new_blocks, samples))
         if growth.moved:

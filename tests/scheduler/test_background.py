@@ -15,6 +15,22 @@ def test_alone_it_gets_all_there_is() -> None:
     assert [row.length for row in world.step().rows] == [64]
 
 
+def test_several_of_it_alone_share_all_there_is() -> None:
+    world = World(max_num_batched_tokens=256, max_model_len=512, num_blocks=256)
+    world.add("writes", [1, 2], priority=BACKGROUND, max_tokens=50, ignore_eos=True)
+    world.step()
+    for at in range(2):
+        world.add(f"quiet{at}", [*LONG, at], priority=BACKGROUND, max_tokens=1)
+    assert [row.length for row in world.step().rows] == [1, 101, 101]
+
+
+def test_beside_one_that_starts_it_has_a_small_row() -> None:
+    world = World(max_num_batched_tokens=256, max_model_len=512, num_blocks=256)
+    world.add("talks", [1, 2], max_tokens=5, ignore_eos=True)
+    world.add("quiet", LONG, priority=BACKGROUND, max_tokens=1)
+    assert [(row.id, row.length) for row in world.step().rows] == [("talks", 2), ("quiet", CHUNK)]
+
+
 def test_beside_others_it_has_a_small_row_now_and_then() -> None:
     world = World(max_num_batched_tokens=64, max_model_len=512, num_blocks=256)
     world.add("talks", [1, 2], max_tokens=200, ignore_eos=True)
