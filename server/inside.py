@@ -43,7 +43,9 @@ class Inside:
 
         headers = {"content-type": "application/json"}
         request = httpx.Request("POST", f"http://inside{path}", content=body, headers=headers)
-        found = await httpx.ASGITransport(app, raise_app_exceptions=False).handle_async_request(request)
+        client = (caller.origin or "inside", 0)  # for the log
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
+        found = await transport.handle_async_request(request)
         return Answer(
             status=found.status_code,
             request_id=found.headers.get(REQUEST_ID, ""),

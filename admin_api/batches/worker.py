@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from ...core.answering import Answerer
@@ -202,7 +203,7 @@ class Worker:
         caller.require(Scope.INFER)
         if caller.tenant_id != batch.tenant_id:
             raise Unauthorized("the key is another tenant's now")
-        return caller
+        return replace(caller, origin=batch.origin)
 
     async def _unanswered(self, batch: Batch) -> AsyncGenerator[Line, None]:
         """The lines that have no answer yet."""

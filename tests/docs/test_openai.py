@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from aril.commands._process import running
@@ -15,6 +16,7 @@ from aril.engine.params import MAX_BAD_WORDS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "openai.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # as in an activated environment
 WRITTEN_AT = "http://127.0.0.1:8000"
 
 
@@ -24,7 +26,12 @@ def test_the_commands_succeed() -> None:
         for text in BLOCKS:
             strict = text.replace(WRITTEN_AT, server.url).replace("curl ", "curl --fail-with-body --silent ")
             done = subprocess.run(
-                ["bash", "-ec", strict], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False
+                ["bash", "-ec", strict],
+                cwd=ROOT,
+                env={**os.environ, "PATH": PATH},
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, text + done.stdout + done.stderr
             assert done.stdout.strip(), text
