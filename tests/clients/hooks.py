@@ -19,8 +19,13 @@ VOCABULARY = 512
 
 
 @schemathesis.hook
-def map_body(_context: Any, body: Any) -> Any:
-    """The body that is sent instead."""
+def before_call(_context: Any, case: schemathesis.Case, _kwargs: dict[str, Any]) -> None:
+    """Every request passes here."""
+    case.body = _sent(case.body)
+
+
+def _sent(body: Any) -> Any:
+    """The body that is sent instead of `body`."""
     if not isinstance(body, dict):
         return body
     dice = zlib.crc32(repr(body).encode(errors="replace"))
@@ -28,6 +33,8 @@ def map_body(_context: Any, body: Any) -> Any:
         spare = sorted(set(body) - NEEDED)
         kept = {spare[(dice >> shift) % len(spare)] for shift in range(KEPT)} if spare else set()
         body = {name: value for name, value in body.items() if name in NEEDED | kept}
+        if "stream_options" in body:
+            body["stream"] = True
     if isinstance(body.get("model"), str) and (name := NAMES[(dice >> 2) % len(NAMES)]):
         return {**{field: _sensible(value) for field, value in body.items()}, "model": name}
     return body

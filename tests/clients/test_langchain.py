@@ -64,3 +64,22 @@ def test_its_completions_answer(server: Server) -> None:
 def test_its_errors_are_openais(model: ChatOpenAI) -> None:
     with pytest.raises(openai.BadRequestError):
         model.invoke(HELLO, temperature=9)
+
+
+def test_its_tools_are_called(model: ChatOpenAI) -> None:
+    held = model.bind_tools([Seed], tool_choice="Seed")
+    (call, *_) = held.invoke(HELLO).tool_calls
+    assert call["name"] == "Seed"
+    Seed.model_validate(call["args"])
+
+
+def test_its_structured_output_goes_through_tools_too(model: ChatOpenAI) -> None:
+    held = model.with_structured_output(Seed, method="function_calling")
+    assert isinstance(held.invoke(HELLO), Seed)
+
+
+def test_its_tool_calls_stream(model: ChatOpenAI) -> None:
+    whole: Any = None
+    for piece in model.bind_tools([Seed], tool_choice="Seed").stream(HELLO):
+        whole = piece if whole is None else whole + piece
+    Seed.model_validate(whole.tool_calls[0]["args"])

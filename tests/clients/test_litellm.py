@@ -45,6 +45,18 @@ def test_it_completes_texts(there: dict[str, Any]) -> None:
     assert answer.choices[0].text
 
 
+def test_its_tools_are_called(there: dict[str, Any]) -> None:
+    function = {"name": "plant", "parameters": Seed.model_json_schema()}
+    tools = [{"type": "function", "function": function}]
+    answer = litellm.completion(**{**there, "max_tokens": 200}, tools=tools, tool_choice="required")
+    Seed.model_validate_json(answer.choices[0].message.tool_calls[0].function.arguments)
+
+
+def test_it_embeds(there: dict[str, Any]) -> None:
+    where = {name: value for name, value in there.items() if name in ("model", "api_base", "api_key")}
+    assert len(litellm.embedding(**where, input=["a seed"]).data[0]["embedding"]) == 64
+
+
 def test_its_errors_are_of_their_kinds(there: dict[str, Any]) -> None:
     with pytest.raises(litellm.BadRequestError):
         litellm.completion(**{**there, "temperature": 9})
