@@ -61,9 +61,9 @@ class Line:
 
     @property
     def model(self) -> str | None:
-        """The model that it names."""
+        """The model that it names, if a column can hold that."""
         model = self.body.get("model")
-        return model if isinstance(model, str) else None
+        return model if isinstance(model, str) and "\0" not in model else None
 
     def asked(self) -> bytes:
         """The body to send. A number that is too large for one becomes Infinity, which the server refuses by name."""
@@ -91,7 +91,7 @@ class Reply:
     @classmethod
     def of(cls, line: Line, answer: Answer) -> Reply:
         """What the server said."""
-        body = from_json(answer.body)
+        body = _read(answer.body)
         said = {"status_code": answer.status, "request_id": answer.request_id, "body": body}
         usage = body.get("usage") if isinstance(body, dict) else None
         text = _written(line, said, None)
@@ -147,6 +147,13 @@ def id_in(raw: bytes) -> str | None:
         return None
     found = said.get("custom_id") if isinstance(said, dict) else None
     return found if isinstance(found, str) else None
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")
 
 
 def _object(raw: bytes, number: int) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from ...core.callers import Caller
 from ...core.errors import EngineDead
 
 RATE_LIMITED = 429
-LONGEST_PAUSE = 30.0  # seconds between two tries where the server does not say how long
+SHORTEST_PAUSE = 1.0  # seconds between two tries where the server does not say how long
+LONGEST_PAUSE = 30.0  # where it says that it is full, again and again
 TRIES_FOR_A_MODEL = 6  # where the server says that it cannot serve this model; another line's it may
 
 
@@ -66,8 +67,9 @@ class Asker:
         """Nobody asks for a while; raises EngineDead where nobody needs to ask again."""
         if answer.error.get("code") == EngineDead.code:
             raise EngineDead(str(answer.error.get("message")))
-        pause = 1.0 if answer.status == RATE_LIMITED else min(2.0**tries, LONGEST_PAUSE)
-        self._not_before = max(self._not_before, time.monotonic() + max(pause, answer.retry_after or 0.0))
+        asked = SHORTEST_PAUSE if answer.retry_after is None else answer.retry_after
+        backoff = 0.0 if answer.status == RATE_LIMITED else min(SHORTEST_PAUSE * 2.0**tries, LONGEST_PAUSE)
+        self._not_before = max(self._not_before, time.monotonic() + max(asked, backoff))
 
     async def _calm(self) -> None:
         """Wait until the server may be asked again."""

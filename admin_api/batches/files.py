@@ -18,7 +18,7 @@ from .ids import new_id
 PREFIX = "file-"
 INPUT, OUTPUT = "batch", "batch_output"  # purposes
 PIECE = 1 << 20  # bytes of an uploaded file in one row
-PIECES_AT_ONCE = 64  # of answers, each a line
+PIECES_AT_ONCE = 16  # of answers, each a line
 MOST_FILES = 1000  # of one tenant
 MOST_BYTES = 8 << 30  # of all files of one tenant
 ABANDONED_SECONDS = 3600  # since an upload whose server ended in the middle of it
