@@ -98,7 +98,7 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
     grammars = Grammars(config.grammar_backend, lambda: text.vocabulary(model.vocab_size, sorted(eos)))
     with refused_when_full("the KV cache does not fit", "lower --kv-cache-memory", "kv_cache_memory"):
         caches = make.caches(memory)
-        sampler = Sampler(sorted(eos), Constraints(grammars.matcher, model.vocab_size, sorted(eos)))
+        sampler = Sampler(sorted(eos), Constraints(grammars.matcher, model.vocab_size, sorted(eos), text.token_bytes))
         runner = make.runner(memory, caches, sampler)
     ahead = MemoryAhead(caches if platform.kind == "cpu" and pages.CAN_FETCH else ())
     return Parts(model, text, defaults, adapters, scheduler, runner, ahead, grammars)

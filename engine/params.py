@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from ..core.errors import InvalidRequest
 from .grammar.asked import StructuredOutputs
+from .grammar.thoughts import Thoughts
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_BAD_WORDS = 1 << 14  # characters of them all: each step of the request looks through their lengths
@@ -57,6 +58,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     prompt_logits: bool = False
     structured_outputs: StructuredOutputs | None = None
+    thoughts: Thoughts | None = None  # what may come before structured outputs
     pooling: Pooling | None = None
 
     def __post_init__(self) -> None:

@@ -68,7 +68,9 @@ class Sampler:
         rules = RuledRow.of(new.params, prompt, output, self._eos)
         if (asked := new.params.structured_outputs) is not None:
             assert self._constraints is not None, "the engine has made the grammar ready"
-            rules.constraint = self._constraints.of(asked, ends=rules.enders.tolist(), output=output)
+            rules.constraint = self._constraints.of(
+                asked, new.params.thoughts, ends=rules.enders.tolist(), output=output
+            )
         noise = Noise(new.params.seed or 0, new.index)
         self._voices[new.id] = _Voice(new.params, noise, rules, len(new.token_ids))
 

@@ -158,10 +158,14 @@ class Text:
         """The tokens of `written`, which takes the same."""
         return self.encode(self.written(messages, **fields), add_special_tokens=False)
 
+    def token_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Those of `words` that are one token each."""
+        found = [self._backend.token_to_id(word) for word in words]
+        return tuple(token for token in found if token is not None)
+
     def special_ids(self, words: Sequence[str]) -> tuple[int, ...]:
         """Those of `words` that are one special token each, which texts do not show by themselves."""
-        found = [self._backend.token_to_id(word) for word in words]
-        return tuple(token for token in found if token in self._pieces.special)
+        return tuple(token for token in self.token_ids(words) if token in self._pieces.special)
 
     def spelled(self, params: SamplingParams) -> SamplingParams:
         """`params` with its `bad_words` as token ids: each as a text begins with it, and as it follows a space."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..core.errors import InvalidRequest
+from ..engine.grammar.thoughts import Thoughts
 from ..engine.params import SamplingParams
 from ..engine.request import Chunk
 from ..engine.text import Text
@@ -46,8 +47,19 @@ class Hearing:
         """`params`, with what tools and thoughts add to them."""
         marks = self.formats.calls.marks if self.use.how == "auto" else ()
         marks += self.formats.thoughts.marks if self.formats.thoughts else ()
-        constraint = self.use.constraint(params.structured_outputs)
-        return replace(params, structured_outputs=constraint, shown_token_ids=text.special_ids(marks))
+        return replace(
+            params,
+            structured_outputs=self.use.constraint(params.structured_outputs),
+            thoughts=self._thoughts(text),
+            shown_token_ids=text.special_ids(marks),
+        )
+
+    def _thoughts(self, text: Text) -> Thoughts | None:
+        """What may come before the form that an answer is held to."""
+        if self.formats.thoughts is None or self.thinks is False:
+            return None
+        begins = text.token_ids(self.formats.thoughts.begins)
+        return Thoughts(self.formats.thoughts.ends, begins, are_open=self.thinks is True)
 
     def hearer(self) -> Hearer:
         """For one choice."""

@@ -23,8 +23,13 @@ To call a function, write nothing but a block of this form, one for each call:
 You will be given what it returned in a <tool_response> block. Where no function helps, answer in words."""
 
 
-def told(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> list[Message]:
-    """`messages` without anything that only a template for tools understands."""
+def told(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, *, by: str = "system"
+) -> list[Message]:
+    """`messages` without anything that only a template for tools understands.
+
+    The tools are told `by` the system, or the user for templates that know no other.
+    """
     found: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -33,17 +38,19 @@ def told(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None)
             found.append({"role": message["role"], "content": _with_calls(message)})
         else:
             found.append(message)
-    return _introduced(found, tools) if tools else found
+    return _introduced(found, tools, by) if tools else found
 
 
-def _introduced(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The tools go before the rest, into the system message that is there, or one of their own."""
+def _introduced(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], by: str) -> list[Message]:
+    """The tools go before the rest: into the first message, if it is the system's or by whoever tells of them."""
     lines = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     words = TOLD.format(tools=lines)
-    if messages[0]["role"] in ("system", "developer"):
-        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{words}"}
-        return [first, *messages[1:]]
-    return [{"role": "system", "content": words}, *messages]
+    role, content = messages[0]["role"], messages[0]["content"]
+    if role in ("system", "developer"):
+        return [{**messages[0], "content": f"{content}\n\n{words}"}, *messages[1:]]
+    if role == by:
+        return [{**messages[0], "content": f"{words}\n\n{content}"}, *messages[1:]]
+    return [{"role": by, "content": words}, *messages]
 
 
 def _with_calls(message: Message) -> str:

@@ -51,7 +51,7 @@ async def of_messages(
         )
     begin = body.add_generation_prompt
     return await asyncio.to_thread(
-        _rendered,
+        rendered,
         face.engine.text,
         [_plain(at, message, face.engine.model.id) for at, message in enumerate(messages)],
         tools,
@@ -64,13 +64,19 @@ async def of_messages(
     )
 
 
-def _rendered(
+def rendered(
     text: Text, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **fields: Any
 ) -> list[int]:
+    """The prompt of a conversation whose messages are as templates expect them; `fields` are those of Text.written."""
     has_tools = tools is not None or any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
-    if has_tools and not text.shows_tools(fields["chat_template"], fields["renderer"]):
-        messages, tools = in_words.told(messages, tools), None
-    return text.render(messages, tools=tools, **fields)
+    if not has_tools or text.shows_tools(fields["chat_template"], fields["renderer"]):
+        return text.render(messages, tools=tools, **fields)
+    try:
+        return text.render(in_words.told(messages, tools), **fields)
+    except InvalidRequest:
+        if messages[0]["role"] == "system":
+            raise
+        return text.render(in_words.told(messages, tools, by="user"), **fields)
 
 
 async def of_prompt(

@@ -13,8 +13,8 @@ LIST = JsonCalls({}, bare=True)
 
 
 def calls_listener(tools: Tools, most: int | None, new_id: Callable[[], str]) -> Scripted:
-    """Hears `[{"name": ..., "arguments": {...}}, ...]`."""
-    return Scripted(lambda tape, teller: LIST.read(tape, teller, tools), Teller(new_id, most))
+    """Hears `[{"name": ..., "arguments": {...}}, ...]`; what is cut before its arguments is no call, and no words."""
+    return Scripted(lambda tape, teller: LIST.read(tape, teller, tools), Teller(new_id, most, has_words=False))
 
 
 class Arguments:

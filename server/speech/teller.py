@@ -30,8 +30,11 @@ class Teller:
     White space between calls, and between words and a call, belongs to neither and is left out.
     """
 
-    def __init__(self, new_id: Callable[[], str] = new_call_id, most: int | None = None) -> None:
-        """`most`: how many calls there may be; later ones are left out."""
+    def __init__(
+        self, new_id: Callable[[], str] = new_call_id, most: int | None = None, *, has_words: bool = True
+    ) -> None:
+        """`most`: how many calls there may be; later ones are left out. Without words nothing but calls is told."""
+        self._has_words = has_words
         self._new_id = new_id
         self._most = most
         self._news: list[Delta] = []
@@ -44,7 +47,7 @@ class Teller:
         """Words to the user."""
         words = (self._blanks + text).rstrip()
         self._blanks = (self._blanks + text)[len(words) :]
-        if words:
+        if words and self._has_words:
             self._news.append(Delta(words))
             self._follows_call = False
 
@@ -63,7 +66,7 @@ class Teller:
 
     def finish(self) -> None:
         """Nothing follows."""
-        if self._blanks and not self._follows_call:
+        if self._blanks and not self._follows_call and self._has_words:
             self._news.append(Delta(self._blanks))
         self._blanks = ""
 

@@ -1,7 +1,8 @@
 """A tiny real model that says what it was made to say, token by token, whatever is asked.
 
 Its layers add nothing, so that each token alone decides which follows. A script is cut into tokens of its own, none of
-which stands in another; the first is `CUE % name`, which the chat template writes when its variable `say` asks for it.
+which stands in another; the first is `CUE % name`, which the chat template writes last when its variable `say` asks for
+it, and which may end with what a real template would end with.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.models import CHAT_TEMPLATE, END, START, make_tokenizer
 
-CUE = "<|say %s|>"
+CUE = "<|say %s"
 TOOLS = (
     "{%- if tools -%}{{ '<tools>' }}{%- for tool in tools -%}{{ tool | tojson }}{%- endfor -%}"
     "{{ '</tools>' }}{%- endif -%}"
@@ -25,7 +26,7 @@ CALLS = (
     "{%- macro calls(message) -%}{%- for call in message.tool_calls or [] -%}"
     "{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{%- endfor -%}{%- endmacro -%}"
 )
-SAY = "{%- if say -%}{{ '<|say ' + say + '|>' }}{%- endif -%}"
+SAY = "{%- if say -%}{{ '<|say ' + say }}{%- endif -%}"
 TEACHES_NONE = CHAT_TEMPLATE + SAY
 TEACHES_HERMES = (
     CALLS + TOOLS + CHAT_TEMPLATE.replace("message['content']", "message['content'] + calls(message)") + SAY

@@ -256,6 +256,13 @@ def test_forced_arguments_that_are_cut_say_length(url: str) -> None:
         assert calls_of(found)[0][1].startswith("{")
 
 
+def test_a_forced_call_that_is_cut_before_its_arguments_is_no_words(url: str) -> None:
+    for hear in (choice, streamed):
+        found = hear(url, tool_choice="required", max_tokens=3)
+        assert found["finish_reason"] == "length"
+        assert found["message"]["content"] == ""
+
+
 def test_allowed_tools_can_be_required(url: str) -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED_NOW]}}
     found = choice(url, tool_choice=allowed, parallel_tool_calls=False)

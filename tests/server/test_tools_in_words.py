@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from aril.core.errors import InvalidRequest
+from aril.engine.templates import render
 from aril.engine.text import Text
 from aril.models.source import locate
 from aril.server.config import ServerConfig
 from aril.server.formats import Formats
+from aril.server.prompts import rendered
 from aril.server.speech.calls import taught_by
 from builders.parrot import make_parrot
 from builders.serving import speaking
@@ -26,6 +28,11 @@ SCRIPTS = {
     "marked": '<tool_call>\n{"arguments": {"zone": "UTC"}, "name": "now"}\n</tool_call>',
     "list": '[{"name": "now"}, {"name": "now", "arguments": {"zone": "MEZ"}}]',
     "json": '{"time": 12}',
+}
+GEMMA = "ik_llamacpp__google-gemma-2-2b-it.jinja"
+CANNOT = {
+    "chujiezheng__granite-3.0-instruct": "it has roles of its own for calls and results",
+    "ik_llamacpp__MiroThinker": "it names a variable that nobody sets",
 }
 SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "[OTHER]")
 
@@ -165,3 +172,31 @@ def test_real_templates_show_tools_or_do_not(shared_data: Path, folder: Path, te
 def test_the_format_is_the_operators_choice_first(folder: Path) -> None:
     text = Text.load(locate(str(folder)))
     assert Formats.of(text, None, None).calls is not Formats.of(text, "hermes", None).calls
+
+
+def test_a_template_that_knows_no_system_has_the_user_tell_of_tools(folder: Path, shared_data: Path) -> None:
+    text = Text.load(locate(str(folder)), chat_template=str(shared_data / "chat_templates" / GEMMA))
+    fields: dict[str, Any] = {"chat_template": None, "renderer": render}
+    prompt = text.decode(rendered(text, MESSAGES, [NOW], **fields), skip_special_tokens=False)
+    assert prompt.index('"now"') < prompt.index(MESSAGES[0]["content"])
+    with pytest.raises(InvalidRequest, match="System role"):
+        rendered(text, [{"role": "system", "content": "Be brief."}, *MESSAGES], [NOW], **fields)
+
+
+@pytest.mark.parametrize("template", sorted(TAUGHT))
+def test_a_conversation_with_calls_goes_through_real_templates(shared_data: Path, folder: Path, template: str) -> None:
+    if template in CANNOT:
+        pytest.skip(CANNOT[template])
+    text = Text.load(locate(str(folder)), chat_template=str(shared_data / "chat_templates" / f"{template}.jinja"))
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "now", "arguments": {"zone": "CET"}}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "content": "noon"},
+    ]
+    tool = {"type": "function", "function": {**NOW["function"], "parameters": {"type": "object", "properties": {}}}}
+    ids = rendered(text, messages, [tool], chat_template=None, renderer=render)
+    prompt = text.decode(ids, skip_special_tokens=False)
+    assert "The time" in prompt
+    assert "CET" in prompt
+    assert "noon" in prompt
