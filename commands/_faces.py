@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,9 +19,11 @@ from ..server.config import ServerConfig
 from ..server.flights import Bounds, Flights
 from ..server.formats import Formats
 from ..server.inside import Inside
+from ..server.manners import Cors, Manners
 from ..server.records import Writer
 from ._examples import register_examples
-from ._house import HouseOptions, url_of
+from ._house import HouseOptions
+from ._listener import Door
 from ._lora_flags import register_modules
 from ._server import HttpServer
 
@@ -40,25 +41,23 @@ def show(
     engine: Engine,
     store: AdapterStore,
     options: HouseOptions,
-    listener: socket.socket,
+    door: Door,
     announce: Callable[[House, list[str]], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM."""
     client = AsyncEngine(engine)
     admin = build(options.settings, client, store, engine.targets)
-    asyncio.run(_live(House(url_of(options.host, listener), client, admin), options, listener, announce))
+    asyncio.run(_live(House(door.url, client, admin), options, door, announce))
 
 
-async def _live(
-    house: House, options: HouseOptions, listener: socket.socket, announce: Callable[[House, list[str]], None]
-) -> None:
+async def _live(house: House, options: HouseOptions, door: Door, announce: Callable[[House, list[str]], None]) -> None:
     try:
         await house.admin.start()
         if options.with_examples:
             await register_examples(house.admin.service, options.settings.state_dir)
         admin = house.admin
         await register_modules(house.admin.service, options.lora_modules)
-        flights = Flights(_bounds(options))
+        manners = _manners(options)
         app = create_app(
             house.engine,
             admin.catalog,
@@ -66,15 +65,13 @@ async def _live(
             meter=admin.books,
             kept=admin.responses,
             scrapers=OneKey(options.metrics_key, "/metrics") if options.metrics_key else None,
-            flights=flights,
-            writers=_writers(options.server),
-            keeps_text=options.server.log_prompts,
+            manners=manners,
             trusts_templates=options.server.trust_request_chat_template,
             formats=Formats.of(house.engine.text, options.server.tool_call_parser, options.server.reasoning_parser),
             routers=[admin.router],
         )
         await admin.batches.start(Inside(app))
-        server = HttpServer(app, flights, options.server)
+        server = HttpServer(app, manners.flights, options.server, door.tls)
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         gc.enable()
         names = [entry.name for entry in await house.admin.catalog.list(LOCAL)]
@@ -83,18 +80,25 @@ async def _live(
             announce(house, names)
             house.engine.prepare()
 
-        await server.live(listener, on_ready)
+        await server.live(door.listener, on_ready)
     finally:
         await house.admin.close()
         await house.engine.close()
 
 
-def _bounds(options: HouseOptions) -> Bounds:
-    manners = options.server
-    return Bounds(
-        choices=options.engine.max_num_seqs + manners.max_queued_requests,
-        tokens=manners.max_queued_tokens,
-        seconds=manners.request_timeout,
+def _manners(options: HouseOptions) -> Manners:
+    config = options.server
+    bounds = Bounds(
+        choices=options.engine.max_num_seqs + config.max_queued_requests,
+        tokens=config.max_queued_tokens,
+        seconds=config.request_timeout,
+    )
+    return Manners(
+        flights=Flights(bounds),
+        writers=_writers(config),
+        keeps_text=config.log_prompts,
+        cors=Cors.of(config),
+        root_path=config.root_path,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from ..engine.config import EngineConfig, parse_bytes, parse_switch
+from ..engine.config import EngineConfig, parse_bytes, parse_list, parse_switch
 from ..server.config import ServerConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -101,6 +101,8 @@ def _shape(each: Field[Any]) -> dict[str, Any]:
     facts, default = each.metadata, each.default
     if facts["parse"] is parse_switch:
         return {"help": facts["help"], "action": argparse.BooleanOptionalAction, "default": None}
+    if facts["parse"] is parse_list:
+        return {"help": facts["help"], "action": "append", "metavar": each.name.rsplit("_", 1)[-1].upper()}
     shown = "" if default is None else f" ({_readable(default) if facts['parse'] is parse_bytes else default})"
     metavar = "|".join(map(str, facts["choices"])) if facts["choices"] and len(facts["choices"]) < 5 else None
     return {"help": facts["help"] + shown, "metavar": metavar or each.name.rsplit("_", 1)[-1].upper()}

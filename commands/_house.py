@@ -7,7 +7,6 @@ with others where they share a database too.
 from __future__ import annotations
 
 import fcntl
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,8 +20,10 @@ from ..engine.config import EngineConfig
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
 from ..server.config import ServerConfig
+from ._listener import Door, listening, listening_at, url_of
 from ._lora_flags import LoraModule
 from ._running import LOCK_FILE, sign
+from ._tls import tls_of
 
 if TYPE_CHECKING:
     from ._faces import House
@@ -53,20 +54,16 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
         raise InvalidRequest(f"--metrics-adapters {options.metrics_adapters} is out of range; it takes 0 or more")
     ADAPTERS.limit = options.metrics_adapters
     with ExitStack() as stack:
-        listener = stack.enter_context(_listening(options.host, options.port))
+        uds, tls = options.server.uds, tls_of(options.server)
+        listener = stack.enter_context(listening_at(Path(uds)) if uds else listening(options.host, options.port))
+        url = url_of(options.host, listener, scheme="https" if tls else "http")
         lock = stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
-        sign(lock, url_of(options.host, listener))
+        sign(lock, url)
         store = stack.enter_context(_store(options.engine.adapter_store, options.settings))
         engine = Engine(options.engine, adapter_folder=lambda ref: store.path(ref.digest))
         from ._faces import show  # import_ahead has read most of it while the weights came
 
-        show(engine, store, options, listener, announce)
-
-
-def url_of(host: str, listener: socket.socket) -> str:
-    """Where a server on this machine is reached."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{listener.getsockname()[1]}"
+        show(engine, store, options, Door(listener, url, tls), announce)
 
 
 @contextmanager
@@ -80,22 +77,6 @@ def _store(place: str | None, settings: AdminSettings) -> Iterator[AdapterStore]
     root = Path(place) if place else settings.state_dir / "store"
     with _locked(root, "adapter store", "--store", shared=settings.is_shared):
         yield AdapterStore(root)
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A bound socket; raises Conflict when the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP: asyncio sets TCP_NODELAY only then, without which small answers wait 40 ms for an acknowledgement.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except (OSError, OverflowError) as error:
-            if isinstance(error, OSError) and isinstance(error.errno, int) and "in use" in str(error):
-                raise Conflict(f"port {port} on {host} is in use; choose another with --port") from None
-            raise InvalidRequest(f"cannot listen on {host} port {port}: {error}", param="port") from None
-        yield listener
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import IO
 from ..core.bearer import new_key
 from ..core.errors import Unavailable
 
-READY = re.compile(r"^Aril serves \S+ at (http://\S+)$")
+READY = re.compile(r"^Aril serves \S+ at (https?://\S+)$")
 GRACE = 10  # seconds between being asked to end and being ended
 CLI = f"{__package__.rpartition('.')[0]}.cli"
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
@@ -19,6 +20,7 @@ from ..core.log import event, get_logger
 from ..engine.text import RENDERER
 from ..server.config import ServerConfig
 from ..server.flights import Flights
+from ._protocol import Protocol
 
 LAST_WORDS = 1  # seconds that clients get to read how their requests ended
 CUT = "the server ended before this answer did"
@@ -29,16 +31,20 @@ log = get_logger(__name__)
 class HttpServer(uvicorn.Server):
     """uvicorn's, with our end: SIGTERM or SIGINT lets `flights` land, for so many seconds; a second one does not."""
 
-    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Protocol,
+                h11_max_incomplete_event_size=config.h11_max_incomplete_event_size,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=LAST_WORDS,
                 timeout_keep_alive=config.timeout_keep_alive,
             )
         )
+        self.config.load()
+        self.config.ssl = tls  # read and tried long before
         self._flights = flights
         self._drain_seconds = config.drain_timeout
         self._hurry = asyncio.Event()

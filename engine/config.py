@@ -7,6 +7,7 @@ backend, a model) is judged there.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -49,12 +50,24 @@ def parse_name(text: str) -> str:
     return text
 
 
+def parse_list(given: object) -> tuple[str, ...]:
+    """The texts of a list in JSON, of a single one, or of several of either; raises ValueError for anything else."""
+    found: list[str] = []
+    for each in given if isinstance(given, list | tuple) else [given]:
+        text = str(each).strip()
+        items = json.loads(text) if text.startswith("[") else [text]
+        if not all(isinstance(item, str) and item for item in items):
+            raise ValueError("it takes a list of strings")
+        found += items
+    return tuple(found)
+
+
 def option(
     flag: str,
     help: str,
     default: object = MISSING,
     *,
-    parse: Callable[[str], object] = str,
+    parse: Callable[[Any], object] = str,
     choices: Sequence[object] | None = None,
     low: float | None = None,
     high: float | None = None,
@@ -163,7 +176,7 @@ def settle(config: DataclassInstance) -> None:
 def _checked(name: str, value: object, facts: Mapping[str, Any]) -> object:
     flag, choices, low, high = facts["flag"], facts["choices"], facts["low"], facts["high"]
     try:
-        value = facts["parse"](str(value))
+        value = facts["parse"](value if facts["parse"] is parse_list else str(value))
     except ValueError as error:
         shown = value if str(value).strip() else repr(value)
         raise InvalidRequest(f"{flag} {shown}: {error}", param=name) from error

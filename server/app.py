@@ -13,15 +13,11 @@ from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog
 from . import chat, completions, embeddings, errors, health, models, tokens
 from .auth import Anyone, KeyVerifier
-from .closing import Closing
-from .counted import Counted
 from .deps import BEARER, MAX_BODY, Face, caller_of
-from .flights import Flights
 from .formats import Formats
 from .generation import Here
+from .manners import Manners
 from .openapi import Documented
-from .records import Recorded, Writer
-from .request_ids import RequestIds
 from .responses import routes as responses
 from .responses.shelf import Shelf
 from .responses.store import ResponseStore
@@ -38,44 +34,37 @@ def create_app(
     scrapers: KeyVerifier | None = None,
     kept: ResponseStore | None = None,
     max_body: int = MAX_BODY,
-    flights: Flights | None = None,
     trusts_templates: bool = False,
     formats: Formats | None = None,
-    writers: Sequence[Writer] = (),
-    keeps_text: bool = False,
+    manners: Manners | None = None,
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
 
     Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
-    without `kept` no response is kept, without `flights` as much may be held as comes, without `formats` calls are read
-    as the chat template teaches them. `trusts_templates`: a request may bring its chat template. `lifespan` runs around
-    the serving: what starts and ends with it is its affair.
-    `writers` are told what each request came to, and of its text too where `keeps_text`.
+    without `kept` no response is kept, without `formats` calls are read as the chat template teaches them.
+    `trusts_templates`: a request may bring its chat template. `lifespan` runs around the serving: what starts and ends
+    with it is its affair.
     """
     shelf = Shelf(kept)
-    app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan))
-    flights = flights or Flights()
+    manners = manners or Manners()
+    app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan), root_path=manners.root_path)
     app.state.engine = engine
     app.state.face = Face(
         engine=engine,
         catalog=catalog,
-        runs=Here(engine, meter or Free(), flights),
+        runs=Here(engine, meter or Free(), manners.flights),
         keys=keys or Anyone(),
         max_body=max_body,
         scrapers=scrapers or Anyone(),
-        flights=flights,
+        flights=manners.flights,
         trusts_templates=trusts_templates,
         responses=shelf,
         formats=formats or Formats.of(engine.text),
     )
     errors.install(app)
-    app.add_middleware(Closing, flights=flights)
-    app.add_middleware(Counted)
-    app.add_middleware(RequestIds)
-    if writers:
-        app.add_middleware(Recorded, writers=writers, keeps_text=keeps_text)
+    manners.teach(app)
     app.include_router(health.router)
     for module in (chat, completions, embeddings, responses, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])

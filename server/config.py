@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import Unsupported
 from ..core.registry import Registry
-from ..engine.config import option, parse_bytes, parse_switch, settle
+from ..engine.config import option, parse_bytes, parse_list, parse_name, parse_switch, settle
 from .speech import calls, reasoning
 
 
@@ -23,6 +24,13 @@ def known(registry: Registry[Any]) -> Callable[[str], str]:
         return name
 
     return parse
+
+
+def parse_root(text: str) -> str:
+    """A path without its last slash; raises ValueError for anything else."""
+    if text and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", text):
+        raise ValueError("it takes a path such as /llm")
+    return text.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,48 @@ class ServerConfig:
         low=1,
     )
 
+    uds: str | None = option("--uds", "unix socket to listen on, in place of host and port", None, parse=parse_name)
+    root_path: str = option(
+        "--root-path", "path that a proxy serves all of this server under, such as /llm", "", parse=parse_root
+    )
+    allowed_origins: tuple[str, ...] = option(
+        "--allowed-origins",
+        'pages that may ask from a browser (CORS): a list in JSON, or one, several times; ["*"] is all (none)',
+        (),
+        parse=parse_list,
+    )
+    allowed_methods: tuple[str, ...] = option(
+        "--allowed-methods", 'the methods of theirs, likewise (["*"])', ("*",), parse=parse_list
+    )
+    allowed_headers: tuple[str, ...] = option(
+        "--allowed-headers", 'the headers of theirs, likewise (["*"])', ("*",), parse=parse_list
+    )
+    allow_credentials: bool = option(
+        "--allow-credentials", "let them send cookies and the like", False, parse=parse_switch
+    )
+    ssl_certfile: str | None = option(
+        "--ssl-certfile", "the server's certificate, in PEM: all is TLS then", None, parse=parse_name
+    )
+    ssl_keyfile: str | None = option(
+        "--ssl-keyfile", "its key, if it is not in the same file; not encrypted", None, parse=parse_name
+    )
+    ssl_ca_certs: str | None = option(
+        "--ssl-ca-certs", "certificates of those who sign clients' certificates", None, parse=parse_name
+    )
+    ssl_cert_reqs: int = option(
+        "--ssl-cert-reqs",
+        "whether clients show a certificate: 0 no, 1 if they have one, 2 always",
+        0,
+        parse=int,
+        choices=(0, 1, 2),
+    )
+    h11_max_incomplete_event_size: int = option(
+        "--h11-max-incomplete-event-size",
+        "most bytes of a request's head; a larger one gets a 431",
+        1 << 17,
+        parse=int,
+        low=1024,
+    )
     tool_call_parser: str | None = option(
         "--tool-call-parser",
         "how the model writes tool calls, in vLLM's words: granite, hermes, json, llama3_json, mistral, pythonic, "

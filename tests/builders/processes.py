@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,15 +17,19 @@ import httpx
 from aril.commands._process import READY
 
 ADMIN_KEY = "the-admin-key"
+SOCKET = re.compile(r"http://unix:(.+):")
 
 
 class Running:
     """One server and a client of it, with the admin key."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, verify: ssl.SSLContext | bool = True) -> None:
         self._process = process
         self.url = url
-        self.http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {ADMIN_KEY}"})
+        headers, uds = {"Authorization": f"Bearer {ADMIN_KEY}"}, SOCKET.fullmatch(url)
+        transport = httpx.HTTPTransport(uds=uds[1]) if uds else None
+        base = "http://aril" if uds else url
+        self.http = httpx.Client(base_url=base, timeout=60, headers=headers, transport=transport, verify=verify)
 
     def kill(self) -> None:
         """As a power cut would."""
@@ -58,7 +64,9 @@ class Running:
 
 
 @contextmanager
-def started(model: Path, state: Path, flags: Sequence[str]) -> Iterator[Running]:
+def started(
+    model: Path, state: Path, flags: Sequence[str], *, verify: ssl.SSLContext | bool = True
+) -> Iterator[Running]:
     """A server on a free port; it is killed at the end, if it is not dead by then."""
     environment = {**os.environ, "ARIL_ADMIN_KEY": ADMIN_KEY, "ARIL_API_KEY": "", "ARIL_DATABASE_URL": ""}
     command = [sys.executable, "-m", "aril.cli", "serve", str(model), "--port", "0", "--state-dir", str(state), *flags]
@@ -70,7 +78,7 @@ def started(model: Path, state: Path, flags: Sequence[str]) -> Iterator[Running]
     running = None
     try:
         assert process.stdout is not None
-        running = Running(process, _url(process.stdout, state / "log"))
+        running = Running(process, _url(process.stdout, state / "log"), verify)
         yield running
     finally:
         if process.poll() is None:

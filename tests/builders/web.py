@@ -31,6 +31,12 @@ class Authority:
 
     def context(self, *names: str) -> ssl.SSLContext:
         """What a server needs to be those names."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.pair(*names))
+        return context
+
+    def pair(self, *names: str) -> Path:
+        """A file with a key and the certificate of those names."""
         key = ec.generate_private_key(ec.SECP256R1())
         signed = self._sign(names[0], key, names).public_bytes(serialization.Encoding.PEM)
         secret = key.private_bytes(
@@ -38,9 +44,7 @@ class Authority:
         )
         file = self._folder / f"{names[0]}.pem"
         file.write_bytes(secret + signed)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(file)
-        return context
+        return file
 
     def _sign(
         self, name: str, key: ec.EllipticCurvePrivateKey, names: tuple[str, ...], *, is_authority: bool = False

@@ -20,8 +20,8 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 def test_the_pages_tell_of_every_flag() -> None:
     flags = {each.metadata["flag"] for each in fields(ServerConfig)}
-    pages = PAGE + (ROOT / "docs" / "openai.md").read_text()
-    assert {flag for flag in flags if f"`{flag}" not in pages} == set()
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert {flag for flag in flags if flag not in pages} == set()
 
 
 def test_the_page_tells_the_defaults_of_the_code() -> None:

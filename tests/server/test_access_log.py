@@ -15,6 +15,7 @@ from aril.admin_api.keyring import Keyring
 from aril.core.bearer import digest_of
 from aril.server.access_log import AccessLog
 from aril.server.app import create_app
+from aril.server.manners import Manners
 from aril.server.records import MOST_TEXT
 from builders.serving import Served, listening
 
@@ -57,7 +58,10 @@ def logged(
     database = Database(f"sqlite:///{tmp_path_factory.mktemp('log')}/registry.sqlite3")
     keyring = Keyring(database, digest_of("the-admin-key"), [KEY])
     app = create_app(
-        served.engine, served.catalog, keys=keyring, writers=[AccessLog("json", kept)], keeps_text=request.param
+        served.engine,
+        served.catalog,
+        keys=keyring,
+        manners=Manners(writers=[AccessLog("json", kept)], keeps_text=request.param),
     )
     headers = {"Authorization": f"Bearer {KEY}"}
     with listening(app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
@@ -120,7 +124,7 @@ def test_prompts_and_answers_are_told_only_where_they_are_asked_for(logged: Logg
 
 def test_texts_are_cut(served: Served) -> None:
     kept = Kept()
-    app = create_app(served.engine, served.catalog, writers=[AccessLog("json", kept)], keeps_text=True)
+    app = create_app(served.engine, served.catalog, manners=Manners(writers=[AccessLog("json", kept)], keeps_text=True))
     with listening(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         prompts = [[328] * 200] * 5  # "pomegranate", 11,000 characters of it
         http.post("/v1/completions", json={**BODY, "prompt": prompts})
@@ -130,7 +134,7 @@ def test_texts_are_cut(served: Served) -> None:
 
 def test_a_client_that_hangs_up_is_told_apart(served: Served) -> None:
     kept = Kept()
-    app = create_app(served.engine, served.catalog, writers=[AccessLog("json", kept)])
+    app = create_app(served.engine, served.catalog, manners=Manners(writers=[AccessLog("json", kept)]))
     with listening(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         body = {**BODY, "prompt": [[5 + at % 100] for at in range(512)], "max_tokens": 200, "stream": True}
         with http.stream("POST", "/v1/completions", json=body) as answer:
@@ -140,7 +144,7 @@ def test_a_client_that_hangs_up_is_told_apart(served: Served) -> None:
 
 def test_lines_may_be_for_people(served: Served) -> None:
     kept = Kept()
-    app = create_app(served.engine, served.catalog, writers=[AccessLog("text", kept)])
+    app = create_app(served.engine, served.catalog, manners=Manners(writers=[AccessLog("text", kept)]))
     with listening(app) as url, httpx.Client(base_url=url) as http:
         http.get("/health")
     assert kept.lines[0].startswith("access time=")

@@ -16,6 +16,7 @@ from aril.engine.request import BACKGROUND, Chunk
 from aril.lora.catalog import Resolution
 from aril.server.app import create_app
 from aril.server.flights import Bounds, Flights, Stream
+from aril.server.manners import Manners
 from aril.server.sse import EventStream
 from builders.serving import Served, listening
 from starlette.types import Message
@@ -168,7 +169,10 @@ def full() -> Flights:
 
 @pytest.fixture(scope="module")
 def narrow(served: Served, full: Flights) -> Iterator[httpx.Client]:
-    with listening(create_app(served.engine, served.catalog, flights=full)) as url, httpx.Client(base_url=url) as http:
+    with (
+        listening(create_app(served.engine, served.catalog, manners=Manners(flights=full))) as url,
+        httpx.Client(base_url=url) as http,
+    ):
         yield http
 
 
@@ -207,7 +211,7 @@ def test_choices_that_have_no_room_beside_others_are_turned_away_and_counted(
 @pytest.fixture(scope="module")
 def hasty(served: Served) -> Iterator[httpx.Client]:
     """A second for each request."""
-    app = create_app(served.engine, served.catalog, flights=Flights(Bounds(seconds=1.0)))
+    app = create_app(served.engine, served.catalog, manners=Manners(flights=Flights(Bounds(seconds=1.0))))
     with listening(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         yield http
 
