@@ -84,6 +84,7 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
         num_blocks=memory.num_blocks,
         max_model_len=memory.max_model_len,
         eos_token_ids=eos,
+        spell=text.detokenizer,
     )
     model = ModelInfo(
         id=config.served_model_name or source.name,

@@ -6,6 +6,7 @@ Each token costs its own bytes only: the UTF-8 decoder and the stop matchers kee
 from __future__ import annotations
 
 import codecs
+import copy
 from collections.abc import Sequence
 
 from .params import SamplingParams
@@ -35,6 +36,14 @@ class Detokenizer:
         for token in prompt[-LONGEST_CHARACTER:]:
             if token not in self._hidden:
                 self._utf8.decode(pieces[token])
+
+    def fork(self) -> Detokenizer:
+        """One that goes on from here by itself."""
+        other = copy.copy(self)
+        other._matchers = [copy.copy(matcher) for matcher in self._matchers]
+        other._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        other._utf8.setstate(self._utf8.getstate())
+        return other
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens make certain; tokens after a stop string add none."""

@@ -246,5 +246,6 @@ class Engine:
 
 def _shown(chunk: Chunk, params: SamplingParams) -> list[int]:
     """The tokens whose text a client sees: a token that ended the choice is not one of them, unless asked for."""
-    hidden = chunk.finish_reason == "stop" and not params.include_stop_str_in_output
+    by_token = chunk.finish_reason == "stop" and not isinstance(chunk.stop_reason, str)
+    hidden = by_token and not params.include_stop_str_in_output
     return chunk.token_ids[:-1] if hidden else chunk.token_ids

@@ -14,6 +14,9 @@ from .grammar.thoughts import Thoughts
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_BAD_WORDS = 1 << 14  # characters of them all: each step of the request looks through their lengths
 MAX_SEED = 2**63 - 1
+MAX_BEAMS = 32  # of one search: a step sorts as many candidates for each beam, on the engine's thread
+MAX_BEAM_ENDS = 64  # stop_token_ids of a search, each of which may be among the candidates of a beam
+MOST_EOS = 8  # ends of sequence that a model has
 Pooling = Literal["last", "mean"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 
@@ -27,6 +30,8 @@ class SamplingParams:
     every logit at the prompt's positions; it is for those who call the engine in this process.
     `max_tokens=None` means up to the end of the context. `structured_outputs` may be an object with its fields; a
     text under a constraint ends where the constraint ends it, whatever `min_tokens` and `ignore_eos` say.
+    `use_beam_search` gives the `n` best texts that `best_of` beams find, as transformers' `generate` does; beams follow
+    the distribution as it is, so what would change or cut that is refused beside it.
     With `pooling` the prompt is embedded and nothing follows it (see `SamplingParams.embedding`).
 
     `bad_words` become `bad_words_ids`, sequences of tokens that may not be completed, when the engine spells them.
@@ -60,6 +65,10 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = None
     thoughts: Thoughts | None = None  # what may come before structured outputs
     pooling: Pooling | None = None
+    use_beam_search: bool = False
+    best_of: int | None = None  # beams; None: n
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -74,6 +83,7 @@ class SamplingParams:
             object.__setattr__(self, "structured_outputs", StructuredOutputs.of(self.structured_outputs))
         if self.pooling is not None:
             self._check_pooling()
+        self._check_beams()
         for name, low, high in RANGES:
             if self.pooling is None or name != "max_tokens":
                 _check_range(name, getattr(self, name), low, high)
@@ -91,6 +101,26 @@ class SamplingParams:
     def embedding(cls, pooling: Pooling) -> SamplingParams:
         """Those of a prompt that is embedded: its last hidden states, pooled, and no token after it."""
         return cls(temperature=0.0, max_tokens=0, pooling=pooling)
+
+    @property
+    def num_beams(self) -> int:
+        """Texts that a beam search follows at a time."""
+        return self.best_of or self.n
+
+    @property
+    def num_rows(self) -> int:
+        """Sequences that are computed for it."""
+        return self.num_beams if self.use_beam_search else self.n
+
+    @property
+    def num_likely(self) -> int | None:
+        """How many of the likeliest tokens each drawn one comes with; None: it comes alone.
+
+        A beam's must have `num_beams` among them that do not end it.
+        """
+        if not self.use_beam_search:
+            return self.logprobs
+        return max(self.logprobs or 0, self.num_beams + len(self.stop_token_ids) + MOST_EOS)
 
     @property
     def greedy(self) -> bool:
@@ -113,6 +143,26 @@ class SamplingParams:
         if size > MAX_BAD_WORDS:
             raise InvalidRequest(f"bad_words: {size} characters are over {MAX_BAD_WORDS} in all", param="bad_words")
 
+    def _check_beams(self) -> None:
+        if not self.use_beam_search:
+            for name, value in {"best_of": self.n, "length_penalty": 1.0, "early_stopping": False}.items():
+                if getattr(self, name) not in (None, value):
+                    raise InvalidRequest(f"{name} needs use_beam_search: true", param=name)
+            return
+        for name, neutral in _WITH_BEAMS.items():
+            if (given := getattr(self, name)) not in neutral:
+                raise InvalidRequest(
+                    f"{name}={given!r} does not go with use_beam_search, which follows the likeliest texts as they are",
+                    param=name,
+                )
+        if self.early_stopping not in (True, False, "never"):
+            raise InvalidRequest("early_stopping: true, false or 'never'", param="early_stopping")
+        if len(self.stop_token_ids) > MAX_BEAM_ENDS:
+            raise InvalidRequest(
+                f"stop_token_ids: at most {MAX_BEAM_ENDS} go with use_beam_search", param="stop_token_ids"
+            )
+        _check_range("n" if self.best_of is None else "best_of", self.num_beams, max(self.n, 1), MAX_BEAMS)
+
     def _check_pooling(self) -> None:
         if self.pooling not in POOLINGS:
             raise InvalidRequest(f"pooling={self.pooling!r}: there are {', '.join(POOLINGS)}", param="pooling")
@@ -120,6 +170,24 @@ class SamplingParams:
             raise InvalidRequest("pooling: no token, score or form is to be had with it", param="pooling")
 
 
+_WITH_BEAMS: Mapping[str, tuple[object, ...]] = {  # what a field must be beside use_beam_search
+    "temperature": (0.0,),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "logit_bias": ({},),
+    "allowed_token_ids": (None,),
+    "bad_words": ((),),
+    "bad_words_ids": ((),),
+    "min_tokens": (0,),
+    "structured_outputs": (None,),
+    "prompt_logprobs": (None,),
+    "prompt_logits": (False,),
+    "pooling": (None,),
+}
 RANGES: tuple[tuple[str, float, float], ...] = (
     ("n", 1, 128),
     ("temperature", 0.0, 2.0),
@@ -131,6 +199,7 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2.0, 2.0),
     ("min_tokens", 0, math.inf),
     ("max_tokens", 1, math.inf),
+    ("length_penalty", -10.0, 10.0),
     ("seed", -MAX_SEED, MAX_SEED),
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),

@@ -58,6 +58,7 @@ class Request:
     status: Status = Status.WAITING
     output: list[int] = field(default_factory=list)
     num_computed: int = 0
+    slot: int = 0  # of its adapter, while it runs
     num_cached: int = 0  # prompt tokens found in the prefix cache when first scheduled
     num_preemptions: int = 0
     draft: list[int] = field(default_factory=list)
@@ -109,10 +110,10 @@ class Request:
         return self.prompt[start:] + self.output[max(start - border, 0) : end - border]
 
     def choices(self) -> list[Request]:
-        """Itself and, for n > 1, the siblings that share its prompt."""
+        """Itself and, for n > 1 or several beams, the siblings that share its prompt."""
         of_all = self.prompt, self.params, self.adapter, self.priority, self.salt
-        siblings = (Request(f"{self.id}#{at}", *of_all, index=at, parent=self.id) for at in range(1, self.params.n))
-        return [self, *siblings]
+        others = range(1, self.params.num_rows)
+        return [self, *(Request(f"{self.id}#{at}", *of_all, index=at, parent=self.id) for at in others)]
 
 
 @dataclass(slots=True)

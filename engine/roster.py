@@ -62,6 +62,14 @@ class Roster:
         """Whether `request` waits for a sibling's prompt, rather than in the queue."""
         return request in self._unborn.get(request.client_id, ())
 
+    def park(self, request: Request) -> None:
+        """From now on it waits for its siblings, as those do that are unborn."""
+        self._unborn.setdefault(request.client_id, []).append(request)
+
+    def unpark(self, request: Request) -> None:
+        """It waits for its siblings no longer."""
+        self._unborn[request.client_id].remove(request)
+
     def bear(self, first: Request) -> list[Request]:
         """The siblings of `first`, which wait for its prompt no longer."""
         return self._unborn.pop(first.id, [])

@@ -110,7 +110,7 @@ class Sampler:
             at: ArilError("the model's output for this request is not finite", code=NOT_FINITE)
             for at in _flattened(logits, best.values)
         }
-        asking = [at for at, voice in enumerate(voices) if voice.params.logprobs is not None]
+        asking = [at for at, voice in enumerate(voices) if voice.params.num_likely is not None]
         raw = torch.log_softmax(_rows(logits, asking), dim=-1) if asking else None
         ruled = [at for at, voice in enumerate(voices) if voice.rules.has_rules]
         if ruled:
@@ -126,7 +126,7 @@ class Sampler:
             tokens[drawn] = draw(logits, drawn, [voice.params for voice in mine], uniforms)
         logprobs: dict[int, list[TokenLogprobs]] = {}
         if raw is not None:
-            counts = [voices[at].params.logprobs or 0 for at in asking]
+            counts = [voices[at].params.num_likely or 0 for at in asking]
             found = token_logprobs(raw, tokens[asking], counts)
             logprobs = {at: [one] for at, one in zip(asking, found, strict=True)}
         return errors, tokens.tolist(), logprobs

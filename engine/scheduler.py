@@ -14,6 +14,7 @@ from itertools import count
 from ..core import metrics
 from ..lora.adapter import AdapterRef
 from .background import Background
+from .branches import Branches, Speller
 from .config import EngineConfig
 from .holdings import Adapters, Holdings
 from .kv.blocks import BlockPool
@@ -51,7 +52,9 @@ class Scheduler:
         num_blocks: int,
         max_model_len: int,
         eos_token_ids: Set[int] = frozenset(),
+        spell: Speller,
     ) -> None:
+        """`spell` makes what turns tokens into text; stop strings of beam searches are found with it."""
         self._max_rows = config.max_num_seqs
         self._max_tokens = config.max_num_batched_tokens
         self._lengths = Lengths(max_model_len, num_blocks * config.block_size)
@@ -63,6 +66,7 @@ class Scheduler:
         self._roster = Roster()
         self._queue = Queue()
         self._holdings = Holdings(self._roster, self._queue, self._tables, adapters)
+        self._branches = Branches(self._holdings, spell, eos_token_ids=self._eos, max_model_len=self._lengths.most)
         self._background = Background()
         self._arrivals = count()
         self._news: list[Chunk] = []
@@ -110,12 +114,14 @@ class Scheduler:
         for choice in choices:
             choice.arrival = next(self._arrivals)
         self._holdings.enter(choices)
+        self._branches.enter(choices)
 
     def abort(self, request_id: str) -> None:
         """End all choices of a request and free what they hold. One that is not here has ended already."""
         for choice in self._roster.choices(request_id):
             self._holdings.end(choice, ABORTED)
             self._tell(choice, [])
+        self._branches.leave(request_id)
 
     def finish(self, request_id: str, reason: str, *, stop_reason: int | str | None = None, index: int = 0) -> None:
         """End one choice for a reason found outside, such as a stop string; the caller tells the client."""
@@ -134,6 +140,8 @@ class Scheduler:
         preempted = self.num_running < before
         budget = self._add_chunks(step, budget)
         if not preempted:  # else whoever started now would be the next to give its blocks back
+            self._start_waiting(step, budget)
+        while not step.rows and self._holdings.step_aside():
             self._start_waiting(step, budget)
         step.copies.extend(self._tables.take_copies())
         step.loads.extend(self._adapters.take_loads())
@@ -201,24 +209,17 @@ class Scheduler:
             return None
 
     def _start(self, step: Step, request: Request, slot: int, budget: int) -> int:
-        self._holdings.start(request)
-        step.new.append(
-            NewRow(
-                id=request.id,
-                token_ids=request.token_ids(),
-                num_prompt=len(request.prompt),
-                params=request.params,
-                index=request.index,
-                slot=slot,
-                blocks=self._tables.blocks(request),
-            )
-        )
+        self._holdings.start(request, slot)
+        step.new.append(NewRow.of(request, self._tables.blocks(request)))
         return self._add_row(step, request, budget, UNCHANGED)
 
     def _add_row(self, step: Step, request: Request, budget: int, growth: Growth) -> int:
         """The next tokens of a request, as many as the budget allows; returns how many."""
         missing = request.num_missing
         length = min(missing, self._background.most(request, budget))
+        if self._holdings.take_changed(request):
+            step.new.append(NewRow.of(request, self._tables.blocks(request)))
+            growth = UNCHANGED
         samples = length == missing and request.params.pooling is None
         step.rows.append(Row(request.id, request.num_computed, length, growth.new_blocks, samples))
         if growth.moved:
@@ -235,7 +236,10 @@ class Scheduler:
         if request.scores_prompt:
             request.prompt_logprobs.extend(sampled.prompt_logprobs or ())
             request.prompt_logits.extend(() if sampled.prompt_logits is None else (sampled.prompt_logits,))
-        if sampled.token_ids:
+        if sampled.token_ids and self._branches.siblings(request):
+            for choice, logprobs in self._branches.take(request, sampled):
+                self._tell(choice, choice.output, logprobs=logprobs)
+        elif sampled.token_ids:
             self._holdings.bear_siblings(request)
             self._take_tokens(request, sampled)
         if sampled.embedding is not None:
@@ -253,10 +257,11 @@ class Scheduler:
         self._tell(request, sampled.token_ids[:taken], logprobs=sampled.logprobs and sampled.logprobs[:taken])
 
     def _fail(self, request: Request, error: Exception) -> None:
-        """It ends alone, with the siblings that still wait for its prompt."""
-        for failed in [request, *self._roster.unborn(request)]:
+        """It ends alone, with the siblings that still wait for its prompt, or for its next token."""
+        for failed in self._branches.siblings(request) or [request, *self._roster.unborn(request)]:
             self._holdings.end(failed, FAILED)
             self._tell(failed, [], error=error)
+        self._branches.leave(request.client_id)
 
     def _tell(
         self,
@@ -268,6 +273,8 @@ class Scheduler:
         error: Exception | None = None,
     ) -> None:
         """News for the client; with the first tokens come the log-probabilities of the prompt."""
+        if request.index >= request.params.n:
+            return  # a beam that nobody hears of
         first = token_ids and len(token_ids) == len(request.output)
         chunk = Chunk(
             request_id=request.client_id,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..lora.adapter import AdapterRef
 from .params import SamplingParams
-from .request import TokenLogprobs, Vector
+from .request import Request, TokenLogprobs, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,19 @@ class NewRow:
     index: int  # which of the n choices
     slot: int  # adapter slot; 0 = no adapter
     blocks: tuple[int, ...]  # all cache blocks held, those of this step included
+
+    @classmethod
+    def of(cls, request: Request, blocks: tuple[int, ...]) -> NewRow:
+        """A running request as it stands."""
+        return cls(
+            id=request.id,
+            token_ids=request.token_ids(),
+            num_prompt=len(request.prompt),
+            params=request.params,
+            index=request.index,
+            slot=request.slot,
+            blocks=blocks,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from .params import SamplingParams
 from .request import Request
 
 
@@ -22,14 +23,18 @@ LENGTH = Ending("length")
 
 def ending(request: Request, *, eos_token_ids: Set[int], max_model_len: int) -> Ending | None:
     """How the newest output token ends `request`; None when it goes on."""
-    params, num_output = request.params, len(request.output)
+    is_full = request.num_tokens >= max_model_len
+    return ending_of(request.params, request.output[-1], len(request.output), eos_token_ids, is_full=is_full)
+
+
+def ending_of(
+    params: SamplingParams, token: int, num_output: int, eos_token_ids: Set[int], *, is_full: bool
+) -> Ending | None:
+    """How `token`, the last of `num_output`, ends a text; `is_full`: there is no room for another."""
     constrained = params.structured_outputs is not None  # then an end is drawn only where there may, or must, be one
     if constrained or num_output >= params.min_tokens:
-        token = request.output[-1]
         if token in eos_token_ids and (constrained or not params.ignore_eos):
             return END_OF_SEQUENCE
         if token in params.stop_token_ids:
             return Ending("stop", token)
-    if num_output == params.max_tokens or request.num_tokens >= max_model_len:
-        return LENGTH
-    return None
+    return LENGTH if is_full or num_output == params.max_tokens else None

@@ -28,7 +28,19 @@ SHARED = (
     "skip_special_tokens",
     "seed",
     "prompt_logprobs",
+    "use_beam_search",
+    "best_of",
+    "length_penalty",
+    "early_stopping",
 )
+# What a beam search needs and the model's own defaults would not have it; what a caller says of these is heard.
+BEAM_DEFAULTS: Mapping[str, Any] = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
 
 
 def of_chat(body: ChatRequest, engine: EngineFacts, num_prompt: int) -> SamplingParams:
@@ -52,10 +64,10 @@ def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int)
         raise InvalidRequest("echo does not go with truncate_prompt_tokens: send the prompt's end alone", param="echo")
     if body.suffix:
         fields["stop_token_ids"] = (*fields.get("stop_token_ids", ()), *_ends_of_middle(body, engine))
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequest("best_of is not supported: use n", param="best_of", code="unsupported_parameter")
     if body.logprobs is not None:
         fields["logprobs"] = body.logprobs
+        if body.echo and body.use_beam_search:
+            raise InvalidRequest("echo with logprobs does not go with use_beam_search", param="echo")
         if body.echo:
             fields["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
     if scores_only(body):
@@ -81,12 +93,15 @@ def check_stream(body: Sampling) -> None:
     """Raises InvalidRequest for what only makes sense with, or without, a stream."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
+    if body.stream and body.use_beam_search:
+        raise InvalidRequest("stream: the beams of a search are known at its end; ask for all at once", param="stream")
     if body.stream and body.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
 
 
 def _shared(body: Sampling, vocab_size: int) -> dict[str, Any]:
-    fields = {name: value for name in SHARED if (value := getattr(body, name)) is not None}
+    asked = {name: value for name in SHARED if (value := getattr(body, name)) is not None}
+    fields = {**(BEAM_DEFAULTS if body.use_beam_search else {}), **asked}
     if "top_k" in fields:
         fields["top_k"] = min(fields["top_k"], vocab_size)
     if body.stop is not None:

@@ -109,6 +109,10 @@ class Sampling(Placed):
     skip_special_tokens: bool | None = None
     seed: int | None = None
     prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
+    best_of: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsBody | None = None
     stream: bool | None = None
@@ -198,7 +202,6 @@ class CompletionRequest(Sampling):
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    best_of: int | None = None
     add_special_tokens: bool = True
 
 

@@ -6,6 +6,7 @@ Knows when there is no room, but not what to do about it: that is the scheduler'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..request import Request
@@ -74,6 +75,22 @@ class KVTables:
         added = self._pool.take(missing)
         blocks.extend(added)
         return Growth(tuple(added), moved)
+
+    def branch(self, heirs: Sequence[tuple[Request, Request]], without: Sequence[Request]) -> set[str]:
+        """Let each child of (child, parent) hold what its parent holds instead of its own, all at once; the ids of
+        those that hold anything then. Those `without` an heir hold nothing.
+        """
+        given = {
+            child.id: _Table(list(table.blocks), table.num_published)
+            for child, parent in heirs
+            if (table := self._tables.get(parent.id)) is not None
+        }
+        for table in given.values():
+            self._pool.share(table.blocks)
+        for request in [*(child for child, _ in heirs), *without]:
+            self.free(request)
+        self._tables.update(given)
+        return set(given)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let `child` hold the blocks of the prompt that it has in common with `parent`, which has computed it.

@@ -54,8 +54,12 @@ class Anything(RuleBasedStateMachine):
         max_tokens=st.sampled_from([1, 2, 5, 17, None]),
         ignore_eos=st.booleans(),
         prompt_logprobs=st.sampled_from([None, None, 1]),
+        beams=st.sampled_from([None, None, 3, 6]),
     )
-    def arrive(self, prompt: list[int], ref: object, priority: int, **params: object) -> Request:
+    def arrive(self, prompt: list[int], ref: object, priority: int, beams: int | None, **params: object) -> Request:
+        if beams is not None:
+            found = {"use_beam_search": True, "temperature": 0.0, "best_of": max(beams, params["n"])}  # type: ignore[type-var]
+            params |= {**found, "prompt_logprobs": None}
         request = self.world.add(f"r{len(self.added)}", prompt, ref, priority=priority, **params)
         self.added.append(request)
         return request
@@ -80,6 +84,8 @@ class Anything(RuleBasedStateMachine):
 
     @rule(request=requests, index=st.integers(0, 3))
     def find_a_stop_string(self, request: Request, index: int) -> None:
+        if request.params.use_beam_search:
+            return  # nobody has heard anything of it, before it ends
         self.world.scheduler.finish(request.id, "stop", stop_reason="x", index=index)
         self.cut.add(request.id)
 
@@ -110,7 +116,7 @@ class Anything(RuleBasedStateMachine):
         assert not any(self.world.slots.users.values())
         assert not self.world.device.known
         for request in self.added:
-            for choice in request.choices():
+            for choice in request.choices()[: request.params.n]:
                 self._check(choice)
 
     def _check(self, choice: Request) -> None:

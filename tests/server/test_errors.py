@@ -79,7 +79,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"json": {"type": "strnig"}}}, "structured_outputs"),
     ({"structured_outputs": {"grammar": "start: @"}}, "structured_outputs"),
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
-    ({"use_beam_search": True}, "use_beam_search"),
+    ({"use_beam_search": True, "stream": True}, "stream"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
 ]
 COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
