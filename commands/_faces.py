@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .. import __version__
 from ..admin_api.app import Admin, build
 from ..core.callers import LOCAL
 from ..engine.aio import AsyncEngine
@@ -21,6 +22,7 @@ from ..server.formats import Formats
 from ..server.inside import Inside
 from ..server.manners import Cors, Manners
 from ..server.records import Writer
+from ..server.traces import Traces, wanted
 from ._examples import register_examples
 from ._house import HouseOptions
 from ._listener import Door
@@ -51,13 +53,13 @@ def show(
 
 
 async def _live(house: House, options: HouseOptions, door: Door, announce: Callable[[House, list[str]], None]) -> None:
+    manners = _manners(options)
     try:
         await house.admin.start()
         if options.with_examples:
             await register_examples(house.admin.service, options.settings.state_dir)
         admin = house.admin
         await register_modules(house.admin.service, options.lora_modules)
-        manners = _manners(options)
         app = create_app(
             house.engine,
             admin.catalog,
@@ -84,6 +86,8 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
     finally:
         await house.admin.close()
         await house.engine.close()
+        for writer in manners.writers:
+            await asyncio.to_thread(writer.close)
 
 
 def _manners(options: HouseOptions) -> Manners:
@@ -104,4 +108,7 @@ def _manners(options: HouseOptions) -> Manners:
 
 def _writers(config: ServerConfig) -> list[Writer]:
     """Who is told what each request came to."""
-    return [] if config.access_log == "off" else [AccessLog(config.access_log)]
+    writers: list[Writer] = [] if config.access_log == "off" else [AccessLog(config.access_log)]
+    if wanted(config.otlp_traces_endpoint):
+        writers.append(Traces(config.otlp_traces_endpoint, __version__))
+    return writers

@@ -20,6 +20,7 @@ from ..engine.config import EngineConfig
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
 from ..server.config import ServerConfig
+from ..server.traces import wanted
 from ._listener import Door, listening, listening_at, url_of
 from ._lora_flags import LoraModule
 from ._running import LOCK_FILE, sign
@@ -53,6 +54,7 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
     if options.metrics_adapters < 0:
         raise InvalidRequest(f"--metrics-adapters {options.metrics_adapters} is out of range; it takes 0 or more")
     ADAPTERS.limit = options.metrics_adapters
+    wanted(options.server.otlp_traces_endpoint)  # tells what is missing
     with ExitStack() as stack:
         uds, tls = options.server.uds, tls_of(options.server)
         listener = stack.enter_context(listening_at(Path(uds)) if uds else listening(options.host, options.port))

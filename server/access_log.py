@@ -27,6 +27,9 @@ class AccessLog:
         line = event("access", **fields) if self._text else json.dumps(fields, ensure_ascii=True)
         self._handler.handle(logging.LogRecord("aril.access", logging.INFO, "", 0, line, (), None))
 
+    def close(self) -> None:
+        """All lines are written already."""
+
 
 def fields_of(record: Record) -> dict[str, Any]:
     """What a line tells; what is None goes without saying."""

@@ -33,6 +33,13 @@ def parse_root(text: str) -> str:
     return text.rstrip("/")
 
 
+def parse_endpoint(text: str) -> str:
+    """A URL; raises ValueError for anything else."""
+    if not re.fullmatch(r"https?://\S+", text):
+        raise ValueError("it takes a URL such as http://127.0.0.1:4318/v1/traces")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """What a server is like to its clients. Values may be given as a flag's text.
@@ -103,6 +110,12 @@ class ServerConfig:
         low=1,
     )
 
+    otlp_traces_endpoint: str | None = option(
+        "--otlp-traces-endpoint",
+        "collector of OpenTelemetry that gets traces, over HTTP (or OTEL_EXPORTER_OTLP_ENDPOINT; by default none)",
+        None,
+        parse=parse_endpoint,
+    )
     uds: str | None = option("--uds", "unix socket to listen on, in place of host and port", None, parse=parse_name)
     root_path: str = option(
         "--root-path", "path that a proxy serves all of this server under, such as /llm", "", parse=parse_root

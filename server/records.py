@@ -129,6 +129,9 @@ class Writer(Protocol):
     def write(self, record: Record) -> None:
         """One request has ended. Called on the event loop; never waits long and never raises."""
 
+    def close(self) -> None:
+        """Nothing more will come; may wait."""
+
 
 def record_of(scope: Scope) -> Record:
     """The record of the request in `scope`; one that nobody reads where none is kept."""

@@ -46,6 +46,7 @@ HOMES = {  # third-party package -> the places that may import it
     "llguidance": ["engine/grammar/backends"],
     "xgrammar": ["engine/grammar/backends"],
     "obstore": ["lora/objects.py"],
+    "opentelemetry": ["server/traces.py"],
 }
 CUDA_HOMES = ["core/platform.py", "engine/graphs.py", "models/parallel.py", "bench"]
 
