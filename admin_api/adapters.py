@@ -21,9 +21,11 @@ from ..core.log import event, get_logger
 from ..engine.client import EngineClient
 from ..lora.adapter import AdapterRef
 from ..lora.config import CONFIG_FILE, WEIGHTS_FILE
+from ..lora.fingerprint import difference
 from ..lora.store import AdapterStore, Staged
 from ..lora.validate import TargetSpec
 from . import repo
+from .adapter_pages import page
 from .canaries import Watch
 from .catalog import AdapterCatalog
 from .checked import Survey, survey_of
@@ -60,7 +62,7 @@ class AdapterService:
         targets: TargetSpec,
     ) -> None:
         self._residency = Residency(engine)
-        self.catalog = AdapterCatalog(engine.model.id, self._residency)
+        self.catalog = AdapterCatalog(engine.model.id, self._residency, partial(difference, now=targets.base.said()))
         self.uploads = asyncio.Event()
         self._settings = settings
         self._database = database
@@ -73,15 +75,15 @@ class AdapterService:
         self._under_way: set[asyncio.Task[Revision]] = set()  # bytes are there, or soon, and their row is on its way
         self._retiring = Tasks()
 
-    async def find(self, caller: Caller, wanted: repo.Wanted) -> tuple[Sequence[Adapter], str | None]:
-        """Adapters by name, and the cursor of the next page."""
-        return await self._database.run(lambda session: repo.adapters(session, caller, wanted))
+    async def page(self, caller: Caller, wanted: repo.Wanted) -> str:
+        """Adapters by name, as the JSON of an AdapterList."""
+        return await self._database.look(lambda session: page(session, caller, wanted, self.catalog))
 
     async def get(self, caller: Caller, name: str) -> Adapter:
         """One adapter, of which requests see all that is READY; raises NotFound."""
-        adapter = await self._database.run(lambda session: repo.adapter(session, caller, name))
+        adapter = await self._database.look(lambda session: repo.adapter(session, caller, name))
         seen = self.catalog.seen(caller.tenant, name)
-        if {r.number for r in adapter.revisions if r.state is State.READY} - set(seen.revisions if seen else ()):
+        if {r.number for r in adapter.revisions if r.state is State.READY} - (seen.known if seen else set()):
             await self.refresh(caller.tenant, name)  # the gate may be about to, or another server's
         return adapter
 
@@ -108,7 +110,9 @@ class AdapterService:
                 return self._database.transact(lambda session: record(session, facts))
 
         def record(session: Session, facts: repo.Facts) -> Revision:
-            revision = repo.record(session, caller, name, facts, said)
+            revision = repo.record(session, caller, name, facts, said, most=self._settings.max_revisions)
+            if revision.state is State.READY and self.catalog.judge(revision.base) is not None:
+                repo.check_again(session, caller, revision)
             also(session, revision)
             return revision
 
@@ -129,7 +133,7 @@ class AdapterService:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             news = self._news.next(f"{caller.tenant}/{name}")
-            revision = await self._database.run(lambda session: repo.revision(session, caller, name, number))
+            revision = await self._database.look(lambda session: repo.revision(session, caller, name, number))
             left = deadline - asyncio.get_running_loop().time()
             if revision.state not in UNDER_WAY:
                 await self.refresh(caller.tenant, name)  # the gate may be about to, or another server's
@@ -226,7 +230,8 @@ class AdapterService:
     async def refresh_all(self) -> None:
         """Let requests see everything as the registry has it now."""
         async with self._looking:
-            self.catalog.put_all(await self._database.run(repo.all_listed))
+            judge = self.catalog.judge
+            self.catalog.put_all(await self._database.look(lambda session: repo.all_listed(session, judge)))
         self._news.tell_all()
         for ref in self._residency:
             if not self.catalog.names(ref):
@@ -264,7 +269,9 @@ class AdapterService:
     async def _see(self, tenant: str, name: str) -> list[AdapterRef]:
         """Refresh; returns what the engine holds of that name and no tenant has any more."""
         async with self._looking:
-            self.catalog.put(tenant, name, await self._database.run(lambda session: repo.listed(session, tenant, name)))
+            judge = self.catalog.judge
+            listed = await self._database.look(lambda session: repo.listed(session, tenant, name, judge))
+            self.catalog.put(tenant, name, listed)
         self._news.tell(f"{tenant}/{name}")
         return [ref for ref in self._residency if ref.name == name and not self.catalog.names(ref)]
 
@@ -276,8 +283,8 @@ class AdapterService:
 
     def _sweep(self, *, may_drop: bool) -> None:
         with self._database.alone(NAMING) as is_alone:
-            needed = self._database.transact(repo.needed_digests)
-            self._store.claim(self._database.transact(repo.registry))
+            needed = self._database.read(repo.needed_digests)
+            self._store.claim(self._database.read(repo.registry))
             present = set(self._store.digests())
             for digest in sorted(present - needed) if may_drop and is_alone else ():  # else a row is on its way
                 if self._store.drop(digest, needed=partial(self._needs, digest)):

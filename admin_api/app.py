@@ -44,6 +44,7 @@ from .routes.vllm import VllmRoutes
 from .server_id import new_server_id
 from .settings import AdminSettings
 from .shadows import Shadows
+from .store_of import belong
 
 log = get_logger(__name__)
 
@@ -62,6 +63,7 @@ class Admin:
     key_path: Path | None  # where a key that was made here can be read
     database: Database
     store: AdapterStore
+    move_store: bool
     reconciler: Reconciler
     feed: Feed
     gate: Gate
@@ -70,12 +72,13 @@ class Admin:
     batches: Worker  # to be started with whoever answers requests
 
     async def start(self) -> None:
-        """Migrate, learn the keys, finish what a crash left, load what is active, and go on reconciling. Call before
-        serving."""
+        """Migrate, see that the store is the database's, learn the keys, finish what a crash left, load what is active,
+        and go on reconciling. Call before serving."""
         await asyncio.to_thread(upgrade, self.database)
+        await asyncio.to_thread(self._belong)
         await self.feed.begin()
         await self.keyring.reload()
-        log.info(event("audit_read", **await self.database.run(audit.head)))
+        log.info(event("audit_read", **await self.database.look(audit.head)))
         self.books.start()
         await asyncio.to_thread(self.store.sweep)
         if self.responses is not None:
@@ -85,6 +88,10 @@ class Admin:
         self.feed.start()
         await self.gate.start()
         await self.arrivals.start()
+
+    def _belong(self) -> None:
+        mark, place = self.store.identity(), self.store.place
+        self.database.transact(lambda session: belong(session, mark, place, moved=self.move_store))
 
     async def close(self) -> None:
         """Stop; what is half done is finished by the next start."""
@@ -152,6 +159,7 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
         key_path=key.path,
         database=database,
         store=store,
+        move_store=settings.move_store,
         reconciler=reconciler,
         feed=feed,
         gate=gate,

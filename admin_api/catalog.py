@@ -16,6 +16,7 @@ from ..core.log import event, get_logger
 from ..core.metrics import gauge
 from ..lora.adapter import AdapterRef
 from ..lora.catalog import CatalogEntry, Resolution, Sticky
+from . import repo
 from .listing import Listed
 from .residency import Residency
 from .tables import DEFAULT_ALIAS
@@ -29,8 +30,10 @@ MAX_SHOWN = 300  # characters of a name that is told back
 class AdapterCatalog:
     """The base and every adapter. Implements lora.catalog.Catalog."""
 
-    def __init__(self, base: str, residency: Residency) -> None:
+    def __init__(self, base: str, residency: Residency, judge: repo.Judge = repo.anywhere) -> None:
+        """`judge`: why what was checked on another base is not served on this one."""
         self.base = base
+        self.judge = judge
         self._residency = residency
         self._tenants: dict[str, dict[str, Listed]] = defaultdict(dict)
         self._public: dict[str, Listed] = {}
@@ -48,8 +51,7 @@ class AdapterCatalog:
             return Resolution(ref=None, speaker=model)
         found = self._meant(model, caller, sticky)
         if found is None or found.ref is None:
-            shown = repr(model[:MAX_SHOWN])
-            raise NotFound(f"the model {shown} does not exist or is not active", param="model", code="model_not_found")
+            raise self._missing(model, caller)
         if not self._residency.holds(found.ref):
             await self._load(found, found.ref)
         return found
@@ -109,6 +111,8 @@ class AdapterCatalog:
     def fault(self, tenant: str, name: str) -> str | None:
         """Why an adapter, although active, does not answer."""
         listed = self.seen(tenant, name)
+        if listed is not None and (why := listed.refusal(DEFAULT_ALIAS)) is not None:
+            return why
         ref = listed.default if listed else None
         return f"no adapter bytes with digest {ref.digest!r}" if ref and ref.digest in self._lost else None
 
@@ -150,6 +154,16 @@ class AdapterCatalog:
                 shadow=None if shadow is None else listed.revisions.get(shadow),
             )
         )
+
+    def _missing(self, model: str, caller: Caller) -> NotFound:
+        """What somebody is told who names what cannot be served; of what may be known to them, why."""
+        listed, selector = self._named(model, caller)
+        why = listed.refusal(selector) if listed is not None else None
+        shown = repr(model[:MAX_SHOWN])
+        said = (
+            f"the model {shown} is not served: {why}" if why else f"the model {shown} does not exist or is not active"
+        )
+        return NotFound(said, param="model", code="model_not_found")
 
     async def _load(self, found: Resolution, ref: AdapterRef) -> None:
         try:

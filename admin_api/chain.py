@@ -57,6 +57,6 @@ def verify(database: Database, expected: str | None = None) -> Verification:
         lines = select(AuditLine).where(AuditLine.id > walk.last).order_by(AuditLine.id)
         return session.scalars(lines.limit(LINES_AT_ONCE)).all()
 
-    while walk.broken is None and (lines := database.transact(page)):
+    while walk.broken is None and (lines := database.read(page)):
         walk.take(lines)
     return walk

@@ -31,6 +31,7 @@ SQLITE_WAIT_SECONDS = 30.0
 RACES = ("40001", "40P01")  # PostgreSQL: could not serialize, deadlock
 MAX_TRIES = 5
 WAIT_SECONDS = 0.02
+READS = "aril_reads"  # the option of connections that only read
 THREADS = 8  # of its own: uploads that are written and hashed must not hold up a revocation
 
 
@@ -41,6 +42,7 @@ class Database:
         self.url = _checked(url)
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgresql(self.url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._readers = sessionmaker(self.engine.execution_options(**{READS: True}), expire_on_commit=False)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="aril-database")
 
     @classmethod
@@ -58,8 +60,20 @@ class Database:
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """`transact` without blocking the event loop."""
-        run = partial(contextvars.copy_context().run, self.transact, work)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await self._elsewhere(self.transact, work)
+
+    async def look(self, work: Callable[[Session], T]) -> T:
+        """`read` without blocking the event loop."""
+        return await self._elsewhere(self.read, work)
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Do `work`, which changes nothing, on the database as it is at one moment. It waits for no writer, as
+        `transact` does on SQLite. Raises Unavailable when the database is not there."""
+        try:
+            with self._readers.begin() as session:
+                return work(session)
+        except DBAPIError as error:
+            raise _explained(error) from error
 
     def transact(self, work: Callable[[Session], T]) -> T:
         """Do `work` in one transaction; durable on return. When another process was quicker with the same rows, it is
@@ -99,6 +113,10 @@ class Database:
             raise _explained(error) from error
         with connection, connection.begin():  # what the server's end ends too, wherever it was
             yield connection.scalar(text(f"SELECT {function}(:lock)"), {"lock": lock})
+
+    async def _elsewhere(self, do: Callable[[Callable[[Session], T]], T], work: Callable[[Session], T]) -> T:
+        run = partial(contextvars.copy_context().run, do, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def close(self) -> None:
         """Give all threads and connections back."""
@@ -159,4 +177,5 @@ def _prepare(connection: DBAPIConnection, _: object) -> None:
 
 def _begin(connection: Connection) -> None:
     # Taking the write lock at once cannot fail halfway, as a read that becomes a write can.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get(READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

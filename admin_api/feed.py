@@ -67,7 +67,7 @@ class Feed:
 
     async def begin(self) -> None:
         """From here on; call it before the listeners read for the first time."""
-        self._seen = await self._database.run(_newest)
+        self._seen = await self._database.look(_newest)
 
     def start(self) -> None:
         """Go on in the background."""
@@ -83,7 +83,7 @@ class Feed:
 
     async def once(self) -> int:
         """Tell of what is new now; how many lines that were. Raises ArilError and tells them again the next time."""
-        lines = await self._database.run(lambda session: _after(session, self._seen))
+        lines = await self._database.look(lambda session: _after(session, self._seen))
         if not lines:
             return 0
         newest = lines[-1][0]

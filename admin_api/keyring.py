@@ -115,7 +115,7 @@ class Keyring:
     async def reload(self) -> None:
         """From now on what the database says holds."""
         async with self._turn:
-            self._known = await self._database.run(Known.read)
+            self._known = await self._database.look(Known.read)
 
     async def change(self, work: Callable[[Session], T]) -> T:
         """Do `work`, a change of keys or tenants, in one transaction; it holds here on return."""

@@ -7,7 +7,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.callers import DEFAULT_TENANT
@@ -62,7 +62,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The READY revisions of one adapter, and its aliases."""
+    """The READY revisions of one adapter that can be served here, and its aliases."""
 
     tenant: str
     name: str
@@ -70,6 +70,12 @@ class Listed:
     revisions: Mapping[int, AdapterRef]
     created: Mapping[int, int]  # seconds since the epoch, of each revision
     routes: Mapping[str, Route]
+    refused: Mapping[int, str] = field(default_factory=dict)  # READY revisions of another base, and why not here
+
+    @property
+    def known(self) -> set[int]:
+        """Every READY revision."""
+        return {*self.revisions, *self.refused}
 
     @classmethod
     def alone(cls, ref: AdapterRef) -> Listed:
@@ -102,6 +108,12 @@ class Listed:
             return self._by_digest(selector.removeprefix(DIGEST))
         route = self.routes.get(selector)
         return self.revisions.get(route.heaviest) if route else None
+
+    def refusal(self, selector: str) -> str | None:
+        """Why what stands behind an `@` is not served here although it is READY."""
+        route = self.routes.get(selector)
+        number = route.heaviest if route else int(selector) if NUMBER.fullmatch(selector) else 0
+        return self.refused.get(number)
 
     def _by_digest(self, prefix: str) -> AdapterRef | None:
         """The newest revision whose digest begins so; None when there is none, or several digests do."""

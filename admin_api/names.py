@@ -9,7 +9,8 @@ from .tables import NAME_LENGTH
 
 ALIAS = re.compile(r"[a-z][a-z0-9._-]{0,62}")
 MAX_QUERY = 2 * NAME_LENGTH
-RESERVED = ("activate", "aliases", "deactivate", "revisions")  # they would be read as what is asked of an organisation
+# They would be read as what is asked of an organisation.
+RESERVED = ("activate", "aliases", "deactivate", "recheck", "revisions")
 PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -43,8 +43,17 @@ class RevisionView(BaseModel):
     base: dict[str, Any]
     golden: list[dict[str, Any]]
     forced: bool
+    fault: str | None = None  # why it is not served here although it is ready
     created: int
     changed: int
+
+    @classmethod
+    def of(cls, revision: Revision, catalog: AdapterCatalog) -> RevisionView:
+        """The view of a row."""
+        view = cls.model_validate(revision)
+        if revision.state is State.READY:
+            view.fault = catalog.judge(revision.base)
+        return view
 
 
 class Shadow(ExactBody):
@@ -159,7 +168,7 @@ class AdapterView(BaseModel):
             digest=active.digest if active else None,
             fault=catalog.fault(adapter.tenant.name, adapter.name),
             created=adapter.created,
-            revisions=[RevisionView.model_validate(revision) for revision in adapter.revisions],
+            revisions=[RevisionView.of(revision, catalog) for revision in adapter.revisions],
             aliases=[AliasView.of(alias) for alias in adapter.aliases],
             etag=etag(adapter.version),
         )

@@ -25,7 +25,9 @@ class AdminSettings:
     adapter_roots: tuple[Path, ...] = ()  # folders that adapters may be read from
     allowed_sources: tuple[str, ...] = ()  # URLs that adapters may be fetched from, each with all that is below
     allowed_addresses: tuple[str, ...] = ()  # that are not public, for https sources
+    move_store: bool = False  # let the store be the database's from now on although it had another
     kept_revisions: int = 5  # per adapter; the bytes of older inactive ones are dropped
+    max_revisions: int = 100  # of an adapter that are listed; the oldest without bytes are forgotten
     response_days: int = 30  # that responses are kept; 0: none is
     response_bytes: int = 256 << 20  # of the responses that are kept for one tenant
     max_file_bytes: int = 200 << 20  # of /v1/files
@@ -36,8 +38,13 @@ class AdminSettings:
     def __post_init__(self) -> None:
         if self.admin_key is not None and not self.admin_key.strip():
             raise InvalidRequest("the admin key is empty; give one, or none to have one made", param="admin_key")
-        if self.max_upload_bytes < 1 or self.kept_revisions < 1 or self.reconcile_seconds <= 0:
-            raise InvalidRequest("max_upload_bytes, kept_revisions and reconcile_seconds must be positive")
+        if self.max_upload_bytes < 1 or self.reconcile_seconds <= 0:
+            raise InvalidRequest("max_upload_bytes and reconcile_seconds must be positive")
+        if self.kept_revisions < 1:
+            raise InvalidRequest(f"--kept-revisions {self.kept_revisions} is out of range; it takes 1 or more")
+        if self.max_revisions <= self.kept_revisions:
+            least = f"it takes more than --kept-revisions, which is {self.kept_revisions}"
+            raise InvalidRequest(f"--max-revisions {self.max_revisions} is out of range; {least}")
         if not 0 <= self.response_days <= MAX_DAYS:
             raise InvalidRequest(f"--response-days {self.response_days} is out of range; it goes from 0 to {MAX_DAYS}")
         if self.response_bytes < MIN_RESPONSE_BYTES:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from ..core.callers import DEFAULT_TENANT, Caller
 from ..core.errors import Conflict, InvalidRequest, NotFound
-from . import audit
+from . import audit, usage
 from .etags import check_match
 from .names import PART
 from .tables import NAME_LENGTH, Adapter, Tenant
@@ -45,6 +45,7 @@ def create(session: Session, caller: Caller, name: str, limits: Mapping[str, int
         raise InvalidRequest(f"the name {name[:NAME_LENGTH]!r} {words}, {NAME_LENGTH} at most", param="name")
     if tenants(session, name=name):
         raise Conflict(f"there is a tenant {name!r}", param="name", code="name_taken")
+    usage.put_aside(session, name)
     made = Tenant(name=name, **limits)
     session.add(made)
     session.flush()

@@ -33,7 +33,7 @@ WANTED = (
     "or JSON with name and source, as Content-Type: application/json"
 )
 SWITCHES = {"true": True, "1": True, "false": False, "0": False, "null": None}
-# What /docs shows; the body is read by hand, so that nothing is received before the key has been checked.
+# What /openapi.json shows; the body is read by hand, so that nothing is received before the key has been checked.
 OPENAPI = {
     "requestBody": {
         "required": True,

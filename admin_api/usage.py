@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select, tuple_
+from sqlalchemy import Select, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from .quotas import Spent
-from .tables import Base, Flush, Spending, Usage, now
+from .tables import NAME_LENGTH, Base, Flush, Spending, Usage, now
 
 GROUPS = ("day", "tenant", "key", "model", "revision")
 COUNTS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens")
 DEAD_SECONDS = 10  # a server that has said nothing for so long runs nothing
 FORGET_SECONDS = 120  # what a server said so long ago is about no request of the last minute
 KEEP_FLUSHES_SECONDS = 7 * 86400
+KEPT_OF_NAME = NAME_LENGTH - 8  # characters of a former tenant's name, beside its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ def tell(session: Session, server: str, spent: Mapping[str, Spent]) -> None:
         for subject, one in sorted(spent.items())
     ]
     _upsert(session, Spending, rows, ("server", "subject"))
+
+
+def put_aside(session: Session, tenant: str) -> None:
+    """Let the usage of a former tenant of that name be `tenant#1`, `tenant#2`, ...: a new one shows none of it."""
+    is_former = Usage.tenant.startswith(f"{tenant[:KEPT_OF_NAME]}#", autoescape=True)
+    names = set(session.scalars(select(Usage.tenant).where(or_(Usage.tenant == tenant, is_former)).distinct()))
+    if tenant in names:
+        free = next(name for at in count(1) if (name := f"{tenant[:KEPT_OF_NAME]}#{at}") not in names)
+        session.execute(update(Usage).where(Usage.tenant == tenant).values(tenant=free))
 
 
 def sweep(session: Session) -> None:

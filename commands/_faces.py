@@ -29,6 +29,9 @@ from ._listener import Door
 from ._lora_flags import register_modules
 from ._server import HttpServer
 
+# Answers are thousands of objects that die soon: with Python's own 700 a long one is walked ten times while it is made.
+GC_THRESHOLD = (20_000, 10, 10)
+
 
 @dataclass(frozen=True, slots=True)
 class House:
@@ -75,6 +78,7 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
         await admin.batches.start(Inside(app))
         server = HttpServer(app, manners.flights, options.server, door.tls)
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
+        gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
         names = [entry.name for entry in await house.admin.catalog.list(LOCAL)]
 

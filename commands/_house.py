@@ -18,7 +18,9 @@ from ..core.errors import Conflict, InvalidRequest
 from ..core.metrics import ADAPTERS
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
+from ..engine.text import read_apart
 from ..lora.store import AdapterStore
+from ..models.source import locate
 from ..server.config import ServerConfig
 from ..server.traces import wanted
 from ._listener import Door, listening, listening_at, url_of
@@ -62,6 +64,8 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
         lock = stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
         sign(lock, url)
         store = stack.enter_context(_store(options.engine.adapter_store, options.settings))
+        if not options.engine.trust_remote_code:
+            read_apart(locate(options.engine.model, revision=options.engine.revision))
         engine = Engine(options.engine, adapter_folder=lambda ref: store.path(ref.digest))
         from ._faces import show  # import_ahead has read most of it while the weights came
 

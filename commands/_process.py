@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
 from ..core.bearer import new_key
 from ..core.errors import Unavailable
+from ._waiting import telling
 
 READY = re.compile(r"^Aril serves \S+ at (https?://\S+)$")
 GRACE = 10  # seconds between being asked to end and being ended
@@ -29,8 +30,9 @@ class Server:
 
 
 @contextmanager
-def running(model: str, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """`aril serve MODEL` on a free port with a registry that is thrown away; it ends with the context.
+def running(model: str, flags: Sequence[str] = (), *, tell: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
+    """`aril serve MODEL` on a free port with a registry that is thrown away; it ends with the context. `tell` hears
+    how a long start goes.
 
     Raises Unavailable with the server's last words when it does not come up.
     """
@@ -43,7 +45,9 @@ def running(model: str, flags: Sequence[str] = ()) -> Iterator[Server]:
             command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment, start_new_session=True
         )
         try:
-            yield Server(_url_of(process, said), key)
+            with telling(said.fileno(), tell):
+                url = _url_of(process, said)
+            yield Server(url, key)
         finally:
             _end(process)
 

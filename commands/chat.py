@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ArilError, InvalidRequest
 from ._command import Command
@@ -16,6 +17,7 @@ from ._flags import add_api_key, add_url_flags
 if TYPE_CHECKING:
     from ._remote import Remote
 
+TEMPERATURE = 0.2  # of models that say none: the API's 1 makes small ones ramble
 HELP = "/adapter NAME (no name: the base), /adapters, /reset, /quit"
 
 
@@ -28,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_api_key(parser)
     parser.add_argument("--adapter", help="begin with this adapter")
     parser.add_argument("--system", help="a system message")
-    parser.add_argument("--temperature", type=float)
+    parser.add_argument(
+        "--temperature", type=float, help=f"(what the model's generation_config.json says, else {TEMPERATURE})"
+    )
     parser.add_argument("--max-tokens", type=int)
 
 
@@ -37,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from ._remote import Remote
 
     with _server(args) as (url, key), Remote(url, key) as server:
-        talk = Talk(server, _params(args), system=args.system)
+        talk = Talk(server, _params(args, server.models()[0]), system=args.system)
         talk.choose(args.adapter)
         print(f"{talk.model} at {url}. {HELP}")
         talk.go_on()
@@ -110,12 +114,14 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
     from ._process import running
 
     print(f"starting {args.model} ...", flush=True)
-    with running(args.model, ["--log-level", "warning"]) as server:
+    with running(args.model, tell=partial(print, flush=True)) as server:
         yield server.url, None
 
 
-def _params(args: argparse.Namespace) -> dict[str, object]:
+def _params(args: argparse.Namespace, base: Mapping[str, Any]) -> dict[str, object]:
     given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+    if "temperature" not in base.get("sampling_defaults", ()):
+        given["temperature"] = TEMPERATURE if args.temperature is None else args.temperature
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..core.errors import NotFound, Unavailable
@@ -44,11 +45,10 @@ def run(_args: argparse.Namespace) -> int:
     from ._process import running
     from ._remote import Admin, Remote
 
-    print("Starting the demo base. The first start fetches 98 MB and converts them.", flush=True)
+    print("Starting the demo base. The first start fetches 93 MB and compiles kernels: a minute or more.", flush=True)
     begin = time.perf_counter()
-    flags = ["--no-examples", "--log-level", "warning"]
     with (
-        running(MODEL, flags) as server,
+        running(MODEL, ["--no-examples"], tell=partial(print, flush=True)) as server,
         Remote(server.url) as remote,
         Admin(server.url, server.admin_key) as registry,
     ):

@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--enable-auto-tool-choice", action="store_true", help="for vLLM's command lines: here it is always so"
     )
     group.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    _add_keeping_flags(parser)
     add_server_flags(parser)
     add_engine_flags(parser)
     add_lora_flags(parser)
@@ -95,6 +96,22 @@ def _add_source_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_keeping_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("registry", "what it keeps, and where")
+    group.add_argument(
+        "--kept-revisions", type=int, default=5, metavar="N",
+        help="of an adapter, revisions older than what its bare name means: more retire, oldest first (5)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-revisions", type=int, default=100, metavar="N",
+        help="of an adapter, revisions that are listed: more push the oldest without bytes out (100)",
+    )  # fmt: skip
+    group.add_argument(
+        "--move-store", action="store_true",
+        help="make --store that of the database although it has another, which is gone for good",
+    )  # fmt: skip
+
+
 def run(args: argparse.Namespace) -> int:
     """Build the house and serve."""
     from ..admin_api.settings import AdminSettings
@@ -120,6 +137,9 @@ def run(args: argparse.Namespace) -> int:
         api_keys=_api_keys(args.api_key),
         max_file_bytes=manners.max_file_bytes,
         batch_lines=manners.batch_lines,
+        kept_revisions=args.kept_revisions,
+        max_revisions=args.max_revisions,
+        move_store=args.move_store,
     )
     options = HouseOptions(
         engine=config,

@@ -68,6 +68,15 @@ class BucketStore(AdapterStore):
         self._me = secrets.token_hex(8)
         self.parts = PartBucket(self._bucket)
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return self._bucket.url
+
+    def identity(self) -> str:
+        """The bucket's own name, which no other has."""
+        return self._bucket.url
+
     def commit(self, staged: Staged) -> str:
         """Keep an upload for good, in the bucket, and return its digest."""
         digest = content_digest(staged.folder)

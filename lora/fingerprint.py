@@ -25,6 +25,7 @@ SIZE = re.compile(r"(?<![a-z0-9])(?:\d+x)?\d+(?:[._]\d+)?[bm](?![a-z0-9])")  # 7
 CACHED = re.compile(r"(?:^|[/\\])models--([^/\\]+?)--([^/\\]+)")  # a place in the hub's cache
 ADDRESS = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn/models)/([^/]+/[^/?#]+)")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+NAMES = ("name", "names")  # what a base is called; the rest of a fingerprint is what it is
 # First parts of `a/b` that are folders of training scripts rather than owners on a hub.
 FOLDERS = {
     "models", "model", "output", "outputs", "out", "checkpoints", "checkpoint", "ckpt", "ckpts", "data", "results",
@@ -66,6 +67,18 @@ def remark(trained_on: str | None, base: Fingerprint) -> str | None:
     if is_known(trained_on, base):
         return None
     return f"trained on {trained_on[:200]}, served on {base.name}: accepted because every shape matches"
+
+
+def difference(then: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """Why what was checked on the base `then` says nothing of the base `now`; both are fingerprints as `said` tells
+    them. None where they are alike but for their names, and where nothing was recorded."""
+    others = [fact.replace("_", " ") for fact in now if fact not in NAMES and then.get(fact) != now[fact]]
+    if not then or not others:
+        return None
+    return (
+        f"it was checked on the base {str(then.get('name'))[:200]!r}, and the base here is {now['name']!r}, with "
+        f"another {', '.join(others)}: serve that base, or have it checked on this one (`aril adapters recheck`)"
+    )
 
 
 def is_known(name: str, base: Fingerprint) -> bool:

@@ -3,6 +3,7 @@
     <root>/adapters/<digest>/    adapter_config.json, adapter_model.safetensors, README.md where one came along
     <root>/uploads/              pieces of uploads that have not come whole (parts.py)
     <root>/registry              the registry whose store this is
+    <root>/id                    which store this is, wherever it is moved or mounted
     <root>/staging/              what is under way or on its way out, for each process (staging.py)
 
 An upload is written and synced in staging and becomes visible by one rename; a drop begins with one. So a process may
@@ -19,7 +20,9 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +41,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]+")
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY)
 MARK = "registry"  # the file that says whose store this is
+ID = "id"  # the file that says which one it is
 PREAMBLE = b"aril adapter 1\n"
 PIECE = 1 << 20
 
@@ -59,10 +63,22 @@ class AdapterStore:
 
     def __init__(self, root: Path) -> None:
         self._mark = root / MARK
+        self._id = root / ID
         self._adapters = root / "adapters"
         self._adapters.mkdir(parents=True, exist_ok=True)
         self._staging = Staging(root / "staging")
         self.parts: Parts = PartFolder(root / "uploads")
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self._id.parent.absolute()} on {socket.gethostname()}"
+
+    def identity(self) -> str:
+        """What tells this store from every other; it moves along with the folder."""
+        if not self._id.exists():
+            self._write_once(self._id, secrets.token_hex(16))
+        return self._id.read_text().strip()
 
     def claim(self, registry: str | None) -> None:
         """Be the store of that registry from now on, None: of one that has no name yet. Raises Conflict when it is
@@ -158,9 +174,13 @@ class AdapterStore:
         return self._mark.read_text().strip() if self._mark.exists() else None
 
     def _mark_as(self, registry: str) -> None:
-        with self.scratch() as folder, suppress(FileExistsError):  # another server of the registry was quicker
-            (folder / MARK).write_text(registry + "\n")
-            os.link(folder / MARK, self._mark)
+        self._write_once(self._mark, registry)
+
+    def _write_once(self, path: Path, text: str) -> None:
+        """A file that is there whole or not at all; the first who writes it wins."""
+        with self.scratch() as folder, suppress(FileExistsError):
+            (folder / path.name).write_text(text + "\n")
+            os.link(folder / path.name, path)
 
     def _put_back(self, grave: Path) -> None:
         """Undo the first half of a drop; the same content may have come anew since."""

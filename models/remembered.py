@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 def remembered(kind: str, made_of: Iterable[str | bytes], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The JSON object that `make` gives for `made_of`, made now or earlier."""
-    path = default_cache() / "read" / f"{kind}-{_key(made_of)}.json"
+    path = _place(kind, made_of)
     found = _read(path)
     if found is None:
         found = make()
@@ -35,10 +35,19 @@ def remembered(kind: str, made_of: Iterable[str | bytes], make: Callable[[], dic
     return found
 
 
+def is_remembered(kind: str, made_of: Iterable[str | bytes]) -> bool:
+    """Whether `remembered` would answer at once."""
+    return _read(_place(kind, made_of)) is not None
+
+
 def state_of(files: Iterable[Path]) -> list[str]:
     """What tells that files are no longer what they were: their places, sizes and times."""
     seen = ((file, file.stat()) for file in sorted(files))
     return [f"{file.resolve()}|{each.st_size}|{each.st_mtime_ns}" for file, each in seen]
+
+
+def _place(kind: str, made_of: Iterable[str | bytes]) -> Path:
+    return default_cache() / "read" / f"{kind}-{_key(made_of)}.json"
 
 
 def _key(made_of: Iterable[str | bytes]) -> str:

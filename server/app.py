@@ -49,7 +49,9 @@ def create_app(
     """
     shelf = Shelf(kept)
     manners = manners or Manners()
-    app = Documented(title="Aril", version=__version__, lifespan=_closing(shelf, lifespan), root_path=manners.root_path)
+    around, root = _closing(shelf, lifespan), manners.root_path
+    # The framework's own pages would have a browser fetch scripts from foreign hosts; /openapi.json says the same.
+    app = Documented(title="Aril", version=__version__, lifespan=around, root_path=root, docs_url=None, redoc_url=None)
     app.state.engine = engine
     app.state.face = Face(
         engine=engine,

@@ -81,11 +81,11 @@ class Arrivals:
 
     async def all(self, caller: Caller) -> Sequence[Arrival]:
         """The caller's, the newest first."""
-        return await self._database.run(lambda session: rows.under_way(session, caller))
+        return await self._database.look(lambda session: rows.under_way(session, caller))
 
     async def get(self, caller: Caller, id: str) -> Arrival:
         """One of the caller's; raises NotFound."""
-        return await self._database.run(lambda session: rows.one(session, caller, id))
+        return await self._database.look(lambda session: rows.one(session, caller, id))
 
     async def wait(self, caller: Caller, id: str, seconds: float) -> Arrival:
         """One of the caller's when it has ended, or as it is after `seconds`; raises NotFound."""
@@ -152,7 +152,7 @@ class Arrivals:
         """Forget what has expired, remove parts that are not needed, and go on with what nobody is fetching."""
         expired = await self._database.run(rows.expire)
         present = await asyncio.to_thread(self._store.parts.uploads)  # before the rows: a part never comes first
-        needed = await self._database.run(rows.receiving)
+        needed = await self._database.look(rows.receiving)
         for upload in set(present) - needed:
             await asyncio.to_thread(self._store.parts.drop, upload)
             log.info(event("upload_removed", upload=upload, expired=expired))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
@@ -19,6 +20,7 @@ from ...core.log import event, get_logger
 from ...core.metrics import ADAPTERS, adapter_counter, histogram
 from ...engine.client import EngineClient
 from ...lora.adapter import AdapterRef
+from ...lora.fingerprint import difference
 from ...lora.store import AdapterStore
 from ...lora.validate import TargetSpec
 from .. import repo
@@ -89,7 +91,7 @@ class Gate:
         """Begin. A database in a file has no other server: what is under way there was left by a crash."""
         if self._database.is_sqlite:
             await self._database.run(repo.abandon_all)
-        await self._database.run(lambda session: warn_of_other_bases(session, self.base))
+        await self._database.look(lambda session: warn_of_other_bases(session, partial(difference, now=self.base)))
         self._work.start(self._forever())
 
     def stop(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import or_, select, tuple_
+from sqlalchemy import Row, or_, select, tuple_
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -28,9 +28,11 @@ class Wanted:
     limit: int = 100
 
 
-def adapters(session: Session, caller: Caller, wanted: Wanted) -> tuple[Sequence[Adapter], str | None]:
-    """Adapters with their revisions, by name, and the cursor of the next page, if there is one."""
-    chosen = select(Adapter).order_by(Adapter.name, Adapter.tenant_id).limit(wanted.limit + 1)
+def page(session: Session, caller: Caller, wanted: Wanted) -> tuple[Sequence[Row[Any]], str | None]:
+    """Adapters by name, as rows with the name of their `tenant`, and the cursor of the next page, if there is one."""
+    told = (Adapter.id, Adapter.name, Adapter.description, Adapter.public, Adapter.version, Adapter.created)
+    chosen = select(*told, Adapter.tenant_id, Tenant.name.label("tenant")).join(Tenant)
+    chosen = chosen.order_by(Adapter.name, Adapter.tenant_id).limit(wanted.limit + 1)
     if wanted.tenant is not None:
         chosen = chosen.where(Adapter.tenant_id == caller.tenant_id)
     if caller.adapters is not None:
@@ -45,9 +47,9 @@ def adapters(session: Session, caller: Caller, wanted: Wanted) -> tuple[Sequence
         if not name or not tenant.isascii() or not tenant.isdigit() or len(tenant) > 9:
             raise InvalidRequest("cursor is none that a list of this server ended with", param="cursor")
         chosen = chosen.where(tuple_(Adapter.name, Adapter.tenant_id) > tuple_(name, int(tenant)))
-    found = [_whole(adapter) for adapter in session.scalars(chosen)]
-    page = found[: wanted.limit]
-    return page, f"{page[-1].name}@{page[-1].tenant_id}" if len(found) > len(page) else None
+    found = session.execute(chosen).all()
+    rows = found[: wanted.limit]
+    return rows, f"{rows[-1].name}@{rows[-1].tenant_id}" if len(found) > len(rows) else None
 
 
 def adapter(session: Session, caller: Caller, name: str, *, lock: bool = False, match: str | None = None) -> Adapter:

@@ -15,6 +15,9 @@ from ..holdings import GONE, check_adapters
 from ..tables import DEFAULT_ALIAS, Adapter, Revision, State, now
 from .adapters import adapter, find, note
 from .pointing import point, whole
+from .snapshot import Judge
+
+MOST = 100  # revisions of an adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,19 @@ class Particulars:
     source: str = "upload"
 
 
-def record(session: Session, caller: Caller, name: str, facts: Facts, said: Particulars) -> Revision:
-    """The revision of `name` with these bytes, which must be durable: a new one, or the newest if that has them."""
+def record(
+    session: Session, caller: Caller, name: str, facts: Facts, said: Particulars, *, most: int = MOST
+) -> Revision:
+    """The revision of `name` with these bytes, which must be durable: a new one, or the newest if that has them.
+
+    Of more than `most` the oldest without bytes are forgotten; raises Conflict where there are none of these."""
     owner = find(session, caller, name, lock=True) or _new(session, caller, name)
     if said.description is not None:
         owner.description = said.description
     newest = owner.revisions[-1] if owner.revisions else None
     if newest is not None and newest.digest == facts.digest:
         return _again(session, caller, newest, said)
+    _make_room(session, caller, owner, most)
     revision = Revision(
         number=newest.number + 1 if newest else 1,
         digest=facts.digest,
@@ -102,6 +110,25 @@ def retire(session: Session, caller: Caller, name: str, number: int) -> Revision
     if revision.state is not State.RETIRED:
         _retire(session, caller, revision)
     return revision
+
+
+def recheck(session: Session, caller: Caller, name: str, judge: Judge) -> Adapter:
+    """Have every READY revision of `name` that was checked on another base checked on this one; until then it is not
+    served. Raises NotFound, and Conflict when there is none."""
+    owner = adapter(session, caller, name, lock=True)
+    others = [each for each in owner.revisions if each.state is State.READY and judge(each.base) is not None]
+    if not others:
+        raise Conflict(f"no revision of {name!r} that is ready was checked on another base", param="name")
+    for each in others:
+        check_again(session, caller, each)
+    return owner
+
+
+def check_again(session: Session, caller: Caller, revision: Revision) -> None:
+    """Send a revision through the gate once more. No alias moves because of it."""
+    before = change_state(revision, State.UPLOADED) | {"base": str(revision.base.get("name"))}
+    revision.report, revision.activate, revision.attempts = None, False, 0
+    note(session, caller, "recheck", revision.adapter, revision=revision, before=before)
 
 
 def retire_older(session: Session, caller: Caller, kept: int) -> list[Adapter]:
@@ -177,6 +204,23 @@ def _again(session: Session, caller: Caller, revision: Revision, said: Particula
     elif said.activate or (said.activate is None and revision.adapter.alias(DEFAULT_ALIAS) is None):
         point(session, caller, revision.adapter, DEFAULT_ALIAS, whole(revision.number))
     return revision
+
+
+def _make_room(session: Session, caller: Caller, owner: Adapter, most: int) -> None:
+    """Forget the oldest history where one more would be too many; the newest stays, as numbers go on from it."""
+    over = len(owner.revisions) + 1 - most
+    history = [revision for revision in owner.revisions[:-1] if revision.state in GONE][: max(over, 0)]
+    if len(history) < over:
+        raise Conflict(
+            f"adapter {owner.name!r} has {len(owner.revisions)} revisions, of at most {most} (--max-revisions): retire "
+            "some that nothing uses, or upload under another name",
+            param="name",
+            code="too_many_revisions",
+        )
+    if history:
+        for revision in history:
+            owner.revisions.remove(revision)
+        note(session, caller, "forget", owner, before={"revisions": [revision.number for revision in history]})
 
 
 def _retire_older(session: Session, caller: Caller, owner: Adapter, kept: int) -> bool:

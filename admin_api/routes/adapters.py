@@ -19,7 +19,7 @@ from ..pages import PageDep
 from ..replies import Answer, OnceDep
 from ..repo import Wanted
 from ..schemas import AdapterChange, AdapterList, AdapterView, Deleted, RevisionList, RevisionView
-from ..tables import Adapter, State
+from ..tables import Adapter, Revision, State
 
 ONE = "/adapters/{name:path}"
 
@@ -36,6 +36,7 @@ class AdapterRoutes:
         add(ONE + "/revisions/{number}", self.revision, methods=["GET"])
         add(ONE + "/revisions/{number}/retire", self.retire, methods=["POST"], response_model=RevisionView)
         add(ONE + "/activate", self.activate, methods=["POST"], response_model=AdapterView)
+        add(ONE + "/recheck", self.recheck, methods=["POST"], status_code=202, response_model=AdapterView)
         add(ONE + "/deactivate", self.deactivate, methods=["POST"], response_model=AdapterView)
         add(ONE, self.get, methods=["GET"])
         add(ONE, self.change, methods=["PATCH"], response_model=AdapterView, openapi_extra=describes(AdapterChange))
@@ -52,11 +53,7 @@ class AdapterRoutes:
         """Adapters with their revisions: those with `query` in name or description, with a revision in `state`."""
         wanted = Wanted(tenant=seen, query=query, state=state, after=page.cursor, limit=page.limit)
 
-        def work(session: Session) -> Answer:
-            found, cursor = repo.adapters(session, caller, wanted)
-            return Answer.of(AdapterList(data=[self._view(adapter) for adapter in found], next_cursor=cursor))
-
-        return (await self._service.transact(work)).response
+        return Answer(await self._service.page(caller, wanted)).response
 
     async def get(self, name: str, caller: CallerDep, response: Response) -> AdapterView:
         """One adapter."""
@@ -65,17 +62,17 @@ class AdapterRoutes:
     async def revisions(self, name: str, caller: CallerDep) -> RevisionList:
         """All revisions of an adapter, oldest first."""
         adapter = await self._service.get(caller, name)
-        return RevisionList(data=[RevisionView.model_validate(revision) for revision in adapter.revisions])
+        return RevisionList(data=[self._told(revision) for revision in adapter.revisions])
 
     async def revision(self, name: str, number: str, caller: CallerDep) -> RevisionView:
         """One revision, with its state and the report of the gate. When it is told to be READY, requests see it."""
-        return RevisionView.model_validate(await self._service.wait(caller, name, _number(number), 0))
+        return self._told(await self._service.wait(caller, name, _number(number), 0))
 
     async def retire(self, name: str, number: str, caller: CallerDep, once: OnceDep) -> Response:
         """Make a revision history. It resolves no more, and its bytes go; one that an alias names is refused."""
 
         def work(session: Session) -> Answer:
-            return Answer.of(RevisionView.model_validate(repo.retire(session, caller, name, _number(number))))
+            return Answer.of(self._told(repo.retire(session, caller, name, _number(number))))
 
         return (await self._service.change(caller, name, once.doing(work))).response
 
@@ -99,6 +96,17 @@ class AdapterRoutes:
 
         answer = await self._service.change(caller, name, once.doing(work))
         await self._service.let_go(caller, name)
+        return answer.response
+
+    async def recheck(self, name: str, caller: CallerDep, once: OnceDep) -> Response:
+        """Send its revisions that were checked on another base than this server's through the gate again."""
+
+        def work(session: Session) -> Answer:
+            found = repo.recheck(session, caller, name, self._service.catalog.judge)
+            return Answer.of(self._view(found), 202)
+
+        answer = await self._service.change(caller, name, once.doing(work))
+        self._service.uploads.set()
         return answer.response
 
     async def change(
@@ -131,6 +139,9 @@ class AdapterRoutes:
 
     def _answer(self, adapter: Adapter) -> Answer:
         return Answer.of(self._view(adapter))
+
+    def _told(self, revision: Revision) -> RevisionView:
+        return RevisionView.of(revision, self._service.catalog)
 
     def _view(self, adapter: Adapter) -> AdapterView:
         return AdapterView.of(adapter, self._service.catalog)

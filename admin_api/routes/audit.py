@@ -98,7 +98,7 @@ class AuditRoutes:
             data = [AuditView.model_validate(row) for row in rows[: page.limit]]
             return AuditList(data=data, next_cursor=str(data[-1].id) if len(rows) > page.limit else None)
 
-        return await self._database.run(work)
+        return await self._database.look(work)
 
     async def verify(
         self, _caller: OperatorDep, expect: Annotated[str | None, Query(pattern="^[0-9a-f]{64}$")] = None

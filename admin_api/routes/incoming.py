@@ -19,6 +19,7 @@ from ..guard import CallerDep
 from ..replies import Answer, Once, OnceDep
 from ..schemas import UploadView
 from ..tables import Revision
+from ..turns import Turns
 from ..uploads import OPENAPI, Upload, received
 from ..wishes import SourceOrder
 from .uploads import PREFIX, ArrivalView
@@ -33,6 +34,7 @@ class IncomingRoutes:
         self._service = service
         self._arrivals = arrivals
         self._max_bytes = max_upload_bytes
+        self._turns = Turns()
         self.router = APIRouter(tags=["adapters"])
         view = UploadView | ArrivalView
         post = self.router.post("/adapters", status_code=ACCEPTED, response_model=view, openapi_extra=OPENAPI)
@@ -45,23 +47,23 @@ class IncomingRoutes:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             order = await reads(SourceOrder)(request)
             return (await self._fetch(order, caller, once)).response
-        async with received(request, self._max_bytes) as upload:
-            return (await self._keep(upload, caller, once)).response
+        async with self._turns.of(caller.tenant), received(request, self._max_bytes) as upload:
+            said = await upload.identity() if once.key is not None else ""
+            if kept := await self._kept(once, said):
+                return kept.response
+            revision = await self._keep(upload, caller, once, said)
+        answer = await self._waited(caller, revision, upload.wishes.wait)
+        await self._service.transact(lambda session: once.keep(session, answer, said))
+        return answer.response
 
-    async def _keep(self, upload: Upload, caller: Caller, once: Once) -> Answer:
-        wishes, said = upload.wishes, await upload.identity() if once.key is not None else ""
-        if kept := await self._kept(once, said):
-            return kept
-        revision = await self._service.upload(
+    async def _keep(self, upload: Upload, caller: Caller, once: Once, said: str) -> Revision:
+        return await self._service.upload(
             caller,
-            wishes.name,
+            upload.wishes.name,
             upload.contents,
-            wishes.particulars(),
+            upload.wishes.particulars(),
             also=lambda session, revision: once.keep(session, self._view(revision), said),
         )
-        answer = await self._waited(caller, revision, wishes.wait)
-        await self._service.transact(lambda session: once.keep(session, answer, said))
-        return answer
 
     async def _fetch(self, order: SourceOrder, caller: Caller, once: Once) -> Answer:
         said = order.model_dump_json()

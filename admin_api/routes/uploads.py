@@ -23,7 +23,7 @@ from ..wishes import Sha256, Wishes
 
 PREFIX = "/admin/v1"
 PART_BYTES = 8 << 20  # what clients are advised to send at once
-# What /docs shows of a part; its body is read by hand, while it comes.
+# What /openapi.json shows of a part; its body is read by hand, while it comes.
 PART = {
     "parameters": [
         {"name": "Upload-Offset", "in": "header", "schema": {"type": "integer"}, "description": "or Content-Range"},

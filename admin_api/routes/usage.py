@@ -102,7 +102,7 @@ class UsageRoutes:
             yield rows
 
     async def _page(self, asked: Question, after: Sequence[Any] | None) -> Rows:
-        return await self._database.run(lambda session: usage.read(session, asked, after, LINES_AT_ONCE))
+        return await self._database.look(lambda session: usage.read(session, asked, after, LINES_AT_ONCE))
 
 
 async def _csv(groups: Iterable[str], begun: Rows, pages: AsyncIterator[Rows]) -> AsyncIterator[str]:

@@ -6,6 +6,7 @@ from .base import NAME_LENGTH, Base, now
 from .batches import UNDER_WAY, Batch, BatchState, File, FilePiece
 from .records import AuditLine, Flush, Reply, Spending, Usage
 from .responses import StoredResponse
+from .stores import Store
 from .tenants import Key, Tenant
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Spending",
     "Stage",
     "State",
+    "Store",
     "StoredResponse",
     "Tenant",
     "Usage",

@@ -25,6 +25,12 @@ def add_activate_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", type=int, help="which one (the newest that is ready)")
 
 
+def add_recheck_flags(parser: argparse.ArgumentParser) -> None:
+    """`recheck`."""
+    parser.add_argument("names", metavar="NAME", nargs="*")
+    parser.add_argument("--all", action="store_true", help="every adapter that is not served because of its base")
+
+
 def add_revision(parser: argparse.ArgumentParser) -> None:
     """One revision."""
     parser.add_argument("name", metavar="NAME@REVISION")
@@ -49,6 +55,15 @@ def deactivate(args: argparse.Namespace, server: Admin) -> Told:
     return adapter_told(server.post(_path(args.name, "deactivate")))
 
 
+def recheck(args: argparse.Namespace, server: Admin) -> Told:
+    """Send what was checked on another base through the gate again."""
+    if bool(args.names) == args.all:
+        raise InvalidRequest("which adapters? give their names, or --all")
+    names = [each["name"] for each in server.all("/adapters") if _is_elsewhere(each)] if args.all else args.names
+    found = [server.post(_path(name, "recheck")) for name in names]
+    return Told({"object": "list", "data": found}, [f"{each['name']} is being checked" for each in found])
+
+
 def retire(args: argparse.Namespace, server: Admin) -> Told:
     """Make a revision history."""
     asked = named(args.name)
@@ -70,6 +85,10 @@ def edit(args: argparse.Namespace, server: Admin) -> Told:
 def delete(args: argparse.Namespace, server: Admin) -> Told:
     """Forget it; the answer comes when its last request has ended."""
     return Told(server.delete(_path(args.name)), [f"deleted {args.name}"])
+
+
+def _is_elsewhere(adapter: dict[str, Any]) -> bool:
+    return any(revision["fault"] for revision in adapter["revisions"])
 
 
 def _path(name: str, *more: object) -> str:

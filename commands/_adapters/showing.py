@@ -73,6 +73,8 @@ def revision_lines(name: str, revision: dict[str, Any]) -> Iterator[str]:
     """A revision and its report, for people."""
     yield _summary(name, revision)
     yield f"  by {plain(revision['author'])} on {when(revision['created'])}, from {plain(revision['source'])}"
+    if revision["fault"]:
+        yield f"  not served: {plain(revision['fault'])}"
     if revision["note"]:
         yield f"  {plain(revision['note'])}"
     if revision["tags"]:

@@ -100,6 +100,7 @@ def _compiled(variant: Variant) -> Path:
     with _only_process(folder):
         if not path.exists():
             started = time.perf_counter()
+            log.info(event("native_kernels_compiling", variant=variant.name))
             recipes.compile_library(compiler, variant.flags, recipes.SOURCES, path)
             seconds = f"{time.perf_counter() - started:.1f}"
             log.info(event("native_kernels_compiled", seconds=seconds, variant=variant.name, path=path))

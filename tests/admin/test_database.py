@@ -94,6 +94,18 @@ def test_sqlite_writes_through_to_the_disk(tmp_path: Path) -> None:
     database.close()
 
 
+def test_a_reader_waits_for_no_writer(database_url: str) -> None:
+    database = Database(database_url)
+    upgrade(database)
+
+    def write(session: Session) -> list[str]:
+        session.execute(text("UPDATE tenants SET name = 'other'"))
+        return database.read(lambda reader: list(reader.scalars(text("SELECT name FROM tenants"))))
+
+    assert database.transact(write) == ["default"]
+    database.close()
+
+
 PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from aril.admin_api.repo import Particulars
 from aril.admin_api.tables import AuditLine, Revision, State
 from aril.core.callers import LOCAL
 from aril.core.errors import Conflict, EngineDead
-from aril.lora.fingerprint import Fingerprint
+from aril.lora.fingerprint import Fingerprint, difference
 from builders.registry import Place, Registry, SharedEngine, alive, until
 from safetensors.torch import load_file, save_file
 from sqlalchemy import select, update
@@ -304,8 +305,36 @@ async def test_a_base_that_was_exchanged_is_said_aloud(
         await settled(registry, folder)
         base = registry.admin.gate.base
         for other, expected in ((base, []), ({**base, "name": "alias"}, []), ({**base, "layers": 3}, ["pirate@1"])):
-            said = await registry.admin.database.run(lambda session, other=other: warn_of_other_bases(session, other))
+            judge = partial(difference, now=other)
+            said = await registry.admin.database.run(lambda session, judge=judge: warn_of_other_bases(session, judge))
             assert said == expected
+
+
+@alive
+async def test_what_another_base_was_tried_with_is_served_after_a_check_on_this_one(place: Place, folder: Path) -> None:
+    async with place.running() as registry:
+        await settled(registry, folder)
+        base = registry.admin.gate.base
+        other = {**base, "name": "former", "layers": 77}
+        await registry.admin.database.run(lambda session: session.execute(update(Revision).values(base=other)))
+    async with place.running() as registry:
+        for model in ("pirate", "pirate@1"):
+            refused = await registry.http.post("/v1/completions", json={"model": model, "prompt": "a"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+            assert (
+                "base 'former', and the base here is 'tiny', with another layers" in refused.json()["error"]["message"]
+            )
+        shown = (await registry.http.get("/admin/v1/adapters/pirate")).json()
+        assert (await registry.http.get("/admin/v1/adapters")).json()["data"] == [shown]
+        assert (shown["revisions"][0]["state"], shown["active"]) == ("ready", True)
+        assert shown["fault"] == shown["revisions"][0]["fault"] is not None
+        assert await registry.models() == ["tiny"]
+        assert (await registry.http.post("/admin/v1/adapters/pirate/recheck")).status_code == 202
+        assert (await registry.admin.service.wait(LOCAL, "pirate", 1, 60)).state is State.READY
+        assert await registry.models() == ["tiny", "pirate"]
+        assert (await registry.http.post("/admin/v1/adapters/pirate/recheck")).status_code == 409
+        line = (await registry.http.get("/admin/v1/audit?action=recheck")).json()["data"][0]
+        assert line["before"] == {"state": "ready", "base": "former"}
 
 
 @alive

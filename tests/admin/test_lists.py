@@ -47,6 +47,29 @@ async def test_a_search_takes_its_words_as_they_are(place: Place, folders: list[
 
 
 @alive
+async def test_a_list_tells_of_an_adapter_what_the_adapter_tells(place: Place, folders: list[Path]) -> None:
+    said = {
+        "description": '"quotes" \u00e9\n',
+        "note": "first",
+        "tags": "a,b",
+        "golden": '[{"prompt": "a", "regex": "."}]',
+    }
+    async with place.running() as registry:
+        await registry.upload("told", folders[0], **said)
+        await registry.upload("told", folders[1], activate="false")
+        moves: list[dict[str, Any]] = [
+            {"revision": 1, "shadow": {"revision": 2, "share": 0.5}, "bounds": {"max_error_rate": 0.5}},
+            {"weights": {"1": 3, "2": 7}, "sticky_header": "x-who"},
+        ]
+        for body in moves:
+            assert (await registry.http.put(f"{ADAPTERS}/told/aliases/prod", json=body)).is_success
+        await registry.upload("idle", folders[0], activate="false")
+        page = (await registry.http.get(ADAPTERS)).json()
+        alone = [(await registry.http.get(f"{ADAPTERS}/{name}")).json() for name in ("idle", "told")]
+        assert page == {"object": "list", "next_cursor": None, "data": alone}
+
+
+@alive
 async def test_an_odd_page_is_refused_by_field(sqlite_place: Place) -> None:
     async with sqlite_place.running() as registry:
         for params, field in (({"cursor": "nowhere"}, "cursor"), ({"limit": 0}, "limit"), ({"state": "odd"}, "state")):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aril.admin_api.adapters import NAMING
-from aril.admin_api.repo import Particulars, Wanted
+from aril.admin_api.repo import Particulars
 from aril.admin_api.tables import AuditLine, State
 from aril.core.callers import DEFAULT_TENANT, EVERYTHING, LOCAL, Caller
 from aril.core.errors import Conflict, InvalidAdapter, NotFound, Unavailable
@@ -204,7 +204,7 @@ async def test_a_bad_adapter_leaves_no_trace(sqlite_place: Place, folders: list[
         with pytest.raises(InvalidAdapter) as refusal:
             await registry.admin.service.upload_folder("pirate", broken)
         assert len(refusal.value.problems) > 1
-        assert await registry.admin.service.find(LOCAL, Wanted(tenant=None)) == ([], None)
+        assert (await registry.http.get("/admin/v1/adapters")).json()["data"] == []
         assert registry.store.digests() == []
         assert sqlite_place.num_staged == 0
 

@@ -315,6 +315,22 @@ async def test_the_usage_of_a_deleted_tenant_stays(place: Place) -> None:
         assert [line["key"] for line in lines] == [key["id"]]
 
 
+@alive
+async def test_a_tenant_that_is_made_anew_shows_nothing_of_the_former_one(place: Place) -> None:
+    async with place.running() as registry:
+        keys = []
+        for _ in range(3):
+            await registry.http.post("/admin/v1/tenants", json={"name": "acme"})
+            assert (await registry.http.get(USAGE, params={"tenant": "acme"})).json()["data"] == []
+            keys.append((key := await made_key(registry, tenant="acme"))["id"])
+            await ask(registry, key["key"])
+            await registry.http.get(USAGE)  # writes what has ended
+            await registry.http.delete("/admin/v1/tenants/acme")
+        lines = (await registry.http.get(USAGE)).json()["data"]
+        told = {line["key"]: line["tenant"] for line in lines}
+        assert [told[key] for key in keys] == ["acme#1", "acme#2", "acme"]
+
+
 @pytest.mark.parametrize(
     "parameters", [{"from": "yesterday"}, {"to": "2026-13-01"}, {"group_by": "colour"}, {"format": "x"}]
 )
