@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Row, Text, cast, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import JSON, Column, ColumnElement, Integer, Row, Select, String, Table, Text, bindparam, cast, select
+from sqlalchemy.orm import Session
 
 from ..core.callers import Caller
 from . import repo
@@ -28,37 +30,33 @@ def page(session: Session, caller: Caller, wanted: repo.Wanted, catalog: Adapter
     """The adapters that are `wanted`, as an AdapterList."""
     owners, cursor = repo.page(session, caller, wanted)
     ids = [owner.id for owner in owners]
-    revisions = _rows_of(session, Revision, RevisionView.model_fields, Revision.number, ids)
-    aliases = _rows_of(session, Alias, AliasView.model_fields, Alias.name, ids)
-    data = ",".join(_adapter(owner, revisions[owner.id], aliases[owner.id], catalog) for owner in owners)
+    revisions, aliases = (_by_adapter(session, query, ids) for query in (_OF_REVISION.query, _OF_ALIAS.query))
+    judged = cache(lambda base: catalog.judge(json.loads(base)))  # nearly all say the same
+    data = ",".join(
+        _adapter(
+            owner,
+            catalog.fault(owner.tenant, owner.name),
+            [(row, judged(row.base) if row.state is State.READY else None) for row in revisions[owner.id]],
+            aliases[owner.id],
+        )
+        for owner in owners
+    )
     return f'{{"object":"list","next_cursor":{_plain(cursor)},"data":[{data}]}}'
 
 
-def _rows_of(
-    session: Session, table: type[Base], fields: Iterable[str], order: InstrumentedAttribute[Any], ids: Sequence[int]
-) -> Mapping[int, list[Row[Any]]]:
-    """The rows of each adapter, with the columns of `fields`; those that hold JSON as text."""
-    columns = table.__table__.c
-    told = [_as_text(columns[name]) for name in fields if name in columns]
-    if table is Alias:
-        told.append(Alias.version)
-    query = select(columns.adapter_id, *told).where(columns.adapter_id.in_(ids)).order_by(order)
+def _by_adapter(session: Session, query: Select[Any], ids: Sequence[int]) -> Mapping[int, list[Row[Any]]]:
     found: dict[int, list[Row[Any]]] = defaultdict(list)
-    for row in session.execute(query):
+    for row in session.execute(query, {"ids": ids}) if ids else ():
         found[row.adapter_id].append(row)
     return found
 
 
-def _as_text(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    return cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column
-
-
 def _adapter(
-    owner: Row[Any], revisions: Sequence[Row[Any]], aliases: Sequence[Row[Any]], catalog: AdapterCatalog
+    owner: Row[Any], fault: str | None, revisions: Sequence[tuple[Row[Any], str | None]], aliases: Sequence[Row[Any]]
 ) -> str:
     default = next((json.loads(alias.weights) for alias in aliases if alias.name == DEFAULT_ALIAS), None)
     number = _heaviest(default) if default else None
-    digest = next((revision.digest for revision in revisions if revision.number == number), None)
+    digest = next((row.digest for row, _ in revisions if row.number == number), None)
     said = {
         "object": "adapter",
         "name": owner.name,
@@ -68,43 +66,26 @@ def _adapter(
         "active": digest is not None,
         "revision": number if digest is not None else None,
         "digest": digest,
-        "fault": catalog.fault(owner.tenant, owner.name),
+        "fault": fault,
         "created": owner.created,
     }
     parts = {
-        "revisions": _array(_revision(revision, catalog) for revision in revisions),
+        "revisions": _array(_revision(*each) for each in revisions),
         "aliases": _array(_alias(owner.name, alias) for alias in aliases),
         "etag": _plain(etag(owner.version)),
     }
     return _object({name: _plain(value) for name, value in said.items()} | parts)
 
 
-def _revision(row: Row[Any], catalog: AdapterCatalog) -> str:
-    fault = catalog.judge(json.loads(row.base)) if row.state is State.READY else None
-    return _object(_columns(row, _OF_REVISION) | {"fault": _plain(fault)})
+def _revision(row: Row[Any], fault: str | None) -> str:
+    return f'{{{_OF_REVISION.written(row)},"fault":{_plain(fault)}}}'
 
 
 def _alias(adapter: str, row: Row[Any]) -> str:
     weights = json.loads(row.weights)
-    more = {
-        "object": _plain("alias"),
-        "adapter": _plain(adapter),
-        "revision": _plain(_heaviest(weights) if len(weights) == 1 else None),
-        "etag": _plain(etag(row.version)),
-    }
-    return _object(more | _columns(row, _OF_ALIAS))
-
-
-def _columns(row: Row[Any], names: Mapping[str, bool]) -> dict[str, str]:
-    """Columns as JSON; what is JSON already stays as it is."""
-    found = row._mapping
-    return {name: (found[name] or "null") if is_json else _plain(found[name]) for name, is_json in names.items()}
-
-
-def _names(table: type[Base], fields: Iterable[str]) -> Mapping[str, bool]:
-    """Those fields that are columns, and whether they hold JSON."""
-    columns = table.__table__.c
-    return {name: isinstance(columns[name].type, JSON) for name in fields if name in columns}
+    leads = _plain(_heaviest(weights) if len(weights) == 1 else None)
+    more = f'"object":"alias","adapter":{_plain(adapter)},"revision":{leads},"etag":{_plain(etag(row.version))}'
+    return f"{{{_OF_ALIAS.written(row)},{more}}}"
 
 
 def _heaviest(weights: Mapping[str, int]) -> int:
@@ -120,8 +101,53 @@ def _array(values: Iterable[str]) -> str:
 
 
 def _plain(value: object) -> str:
-    return encode_basestring_ascii(value) if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    return str(value) if type(value) is int else json.dumps(value)
 
 
-_OF_REVISION = _names(Revision, RevisionView.model_fields)
-_OF_ALIAS = _names(Alias, AliasView.model_fields)
+def _raw(value: str | None) -> str:
+    return value or "null"
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a table that a view has: first in the rows of `query`, each written as JSON by its writer."""
+
+    query: Select[Any]  # made once: making it takes as long as answering it
+    pattern: str
+    writers: tuple[Callable[[Any], str], ...]
+
+    @classmethod
+    def of(cls, table: type[Base], fields: Iterable[str], order: str, *more: str) -> _Columns:
+        """Those of `fields`, and `more` behind them, of some adapters' rows."""
+        whole = table.__table__
+        assert isinstance(whole, Table)
+        columns = whole.c
+        told = [columns[name] for name in fields if name in columns]
+        rows = select(*map(_as_text, told), *(columns[name] for name in more)).order_by(columns[order])
+        return cls(
+            rows.where(columns.adapter_id.in_(bindparam("ids", expanding=True))),
+            ",".join(f'"{column.name}":%s' for column in told),
+            tuple(map(_writer, told)),
+        )
+
+    def written(self, row: Row[Any]) -> str:
+        """The columns of a row as the inside of a JSON object."""
+        return self.pattern % tuple(write(value) for write, value in zip(self.writers, row, strict=False))
+
+
+def _as_text(column: Column[Any]) -> ColumnElement[Any]:
+    return cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column
+
+
+def _writer(column: Column[Any]) -> Callable[[Any], str]:
+    if isinstance(column.type, JSON):
+        return _raw
+    if column.nullable or not isinstance(column.type, String | Integer):
+        return _plain
+    return encode_basestring_ascii if isinstance(column.type, String) else str
+
+
+_OF_REVISION = _Columns.of(Revision, RevisionView.model_fields, "number", "adapter_id")
+_OF_ALIAS = _Columns.of(Alias, AliasView.model_fields, "name", "adapter_id", "version")

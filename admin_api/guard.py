@@ -36,21 +36,24 @@ def front(keyring: Keyring) -> list[Dependency]:
     return [Depends(BEARER), Depends(check)]
 
 
-def caller_of(request: Request) -> Caller:
+# Coroutines, all of them: the framework would call a plain function on another thread, at a millisecond a call.
+
+
+async def caller_of(request: Request) -> Caller:
     """Who calls, acting for its tenant or, with the scope admin, for that of `?tenant=`."""
     return cast(Caller, request.state.caller)
 
 
-def operator_of(request: Request) -> Caller:
+async def operator_of(request: Request) -> Caller:
     """Who calls; raises Forbidden without the scope admin."""
-    caller = caller_of(request)
+    caller = await caller_of(request)
     caller.require(Scope.ADMIN)
     return caller
 
 
-def tenant_seen(request: Request) -> str | None:
+async def tenant_seen(request: Request) -> str | None:
     """Whose things a list shows: everybody's, None, to the scope admin without `?tenant=`."""
-    return None if request.state.sees_all else caller_of(request).tenant
+    return None if request.state.sees_all else (await caller_of(request)).tenant
 
 
 def _check(keyring: Keyring, acting: Acting) -> Callable[[Request], Awaitable[None]]:

@@ -26,7 +26,7 @@ class Page(BaseModel):
         return int(self.cursor)
 
 
-def page_of(
+async def page_of(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50, cursor: Annotated[str | None, Query(max_length=512)] = None
 ) -> Page:
     """From the query string."""

@@ -104,7 +104,7 @@ def forget_old(session: Session) -> None:
     session.execute(delete(Reply).where(Reply.created < now() - KEPT_SECONDS))
 
 
-def once_of(request: Request, caller: CallerDep) -> Once:
+async def once_of(request: Request, caller: CallerDep) -> Once:
     """From the headers."""
     key = request.headers.get("idempotency-key")
     if key is not None and not KEY.fullmatch(key):

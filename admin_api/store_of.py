@@ -31,6 +31,6 @@ def belong(session: Session, mark: str, place: str, *, moved: bool) -> None:
             param="store",
         )
     else:
-        said = {"before": {"store": row.mark, "place": row.place}, "after": {"store": mark, "place": place}}
+        before, after = ({"store": each[0], "place": each[1]} for each in ((row.mark, row.place), (mark, place)))
         row.mark, row.place = mark, place
-        audit.note(session, OPERATOR, "move", KIND, KIND, **said)
+        audit.note(session, OPERATOR, "move", KIND, KIND, before=before, after=after)

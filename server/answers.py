@@ -196,6 +196,7 @@ class Model(BaseModel):
     parent: str | None
     revision: Count = 0
     digest: str = ""
+    sampling_defaults: dict[str, Any] = {}  # of the base: what holds for a request that does not say
 
 
 class ModelList(BaseModel):

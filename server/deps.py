@@ -57,6 +57,11 @@ def face_of(request: Request) -> Face:
     return replace(cast(Face, request.app.state.face), record=record_of(request.scope))
 
 
+async def _face(request: Request) -> Face:
+    # As every dependency a coroutine: the framework would call a function on another thread, at a millisecond a call.
+    return face_of(request)
+
+
 async def caller_of(request: Request) -> Caller:
     """Who calls; raises Unauthorized without a good key where keys are asked for, Forbidden without the scope."""
     caller = caller_inside(request) or await _verified(request)
@@ -77,5 +82,5 @@ async def resolved(request: Request, caller: Caller, model: str, user: str | Non
     return await face_of(request).catalog.resolve(model, caller, Clues(user, headers))
 
 
-FaceDep = Annotated[Face, Depends(face_of)]
+FaceDep = Annotated[Face, Depends(_face)]
 CallerDep = Annotated[Caller, Depends(caller_of)]

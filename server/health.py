@@ -19,7 +19,7 @@ from .vllm_names import VllmNames
 router = APIRouter()
 
 
-def engine_of(request: Request) -> EngineClient:
+async def engine_of(request: Request) -> EngineClient:
     """The engine of this process, of which it is asked."""
     return cast(EngineClient, request.app.state.engine)
 

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from ..core.errors import NotFound
-from ..engine.client import ModelInfo
+from ..engine.client import EngineFacts, ModelInfo
 from ..lora.catalog import CatalogEntry
 from .answers import Model, ModelList
 from .deps import CallerDep, FaceDep
@@ -24,7 +24,7 @@ async def list_models(face: FaceDep, caller: CallerDep) -> dict[str, Any]:
     """All models."""
     base = face.engine.model
     adapters = [_adapter(base, entry) for entry in await face.catalog.list(caller)]
-    return {"object": "list", "data": [_base(base), *adapters]}
+    return {"object": "list", "data": [_base(face.engine), *adapters]}
 
 
 @router.get("/v1/models/{name:path}", responses=answers(Model))
@@ -32,15 +32,16 @@ async def show_model(face: FaceDep, caller: CallerDep, name: str) -> dict[str, A
     """One model; names may contain slashes."""
     base = face.engine.model
     if name == base.id:
-        return _base(base)
+        return _base(face.engine)
     entry = await face.catalog.find(name, caller)
     if entry is not None:
         return _adapter(base, entry)
     raise NotFound(f"The model `{name}` does not exist.", param="model", code="model_not_found")
 
 
-def _base(base: ModelInfo) -> dict[str, Any]:
-    return {**_shape(base.id, base, base.created), "root": base.source, "parent": None}
+def _base(engine: EngineFacts) -> dict[str, Any]:
+    base, defaults = engine.model, dict(engine.default_params)
+    return {**_shape(base.id, base, base.created), "root": base.source, "parent": None, "sampling_defaults": defaults}
 
 
 def _adapter(base: ModelInfo, entry: CatalogEntry) -> dict[str, Any]:

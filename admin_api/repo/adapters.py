@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, or_, select, tuple_
+from sqlalchemy import Row, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -30,8 +30,11 @@ class Wanted:
 
 def page(session: Session, caller: Caller, wanted: Wanted) -> tuple[Sequence[Row[Any]], str | None]:
     """Adapters by name, as rows with the name of their `tenant`, and the cursor of the next page, if there is one."""
-    told = (Adapter.id, Adapter.name, Adapter.description, Adapter.public, Adapter.version, Adapter.created)
-    chosen = select(*told, Adapter.tenant_id, Tenant.name.label("tenant")).join(Tenant)
+    told: Sequence[Any] = (
+        Adapter.id, Adapter.name, Adapter.description, Adapter.public, Adapter.version, Adapter.created,
+        Adapter.tenant_id, Tenant.name.label("tenant"),
+    )  # fmt: skip
+    chosen = select(*told).join(Tenant, Tenant.id == Adapter.tenant_id)
     chosen = chosen.order_by(Adapter.name, Adapter.tenant_id).limit(wanted.limit + 1)
     if wanted.tenant is not None:
         chosen = chosen.where(Adapter.tenant_id == caller.tenant_id)
@@ -41,7 +44,8 @@ def page(session: Session, caller: Caller, wanted: Wanted) -> tuple[Sequence[Row
         is_in = (column.icontains(wanted.query, autoescape=True) for column in (Adapter.name, Adapter.description))
         chosen = chosen.where(or_(*is_in))
     if wanted.state is not None:
-        chosen = chosen.where(Adapter.id.in_(select(Revision.adapter_id).where(Revision.state == wanted.state)))
+        of = (Revision.adapter_id == Adapter.id, Revision.state == wanted.state)
+        chosen = chosen.where(exists().where(*of))
     if wanted.after is not None:
         name, _, tenant = wanted.after.rpartition("@")
         if not name or not tenant.isascii() or not tenant.isdigit() or len(tenant) > 9:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from builders.registry import Place, Registry, alive
 
-OPEN = {"/health", "/ready", "/metrics", "/version"}  # what operators ask needs no key
+OPEN = {"/health", "/health/live", "/health/ready", "/ready", "/metrics", "/version"}  # what operators ask needs no key
 ADMIN = ("/admin/v1/", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
@@ -72,3 +72,18 @@ async def test_no_other_spelling_of_a_path_leads_around_the_door(sqlite_place: P
                     url = httpx.URL(f"http://aril{spelt}") if spelt.startswith("/") else f"http://aril/{spelt}"
                     answer = await registry.http.request(each, url, headers={"Authorization": ""})
                     assert answer.status_code >= 300, f"{each} {spelt}: {answer.text}"
+
+
+@alive
+async def test_no_route_leaves_the_event_loop_for_a_dependency(
+    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(call: object, *_: object, **__: object) -> None:
+        raise AssertionError(f"{call} would be called on another thread, at a millisecond a call")
+
+    for place in ("fastapi.dependencies.utils", "fastapi.routing"):
+        monkeypatch.setattr(f"{place}.run_in_threadpool", elsewhere)
+    async with sqlite_place.running() as registry:
+        for method, path in [*await doors(registry), *(("get", path) for path in OPEN)]:
+            answer = await registry.http.request(method, path)
+            assert answer.status_code != 500, f"{method} {path}: {answer.text}"

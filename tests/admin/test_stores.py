@@ -36,7 +36,7 @@ async def test_a_store_that_is_gone_for_good_can_be_replaced_and_the_audit_says_
         line = (await registry.http.get("/admin/v1/audit?kind=store")).json()["data"][0]
         assert (line["action"], line["actor"]) == ("move", "operator")
         assert str(other.state) in line["after"]["place"]
-        await registry.upload("pirate", folders[1])
+        await registry.upload("pirate", folders[1], activate="true")
     async with other.running() as registry:
         assert await registry.models() == ["tiny", "pirate"]
     with pytest.raises(Conflict, match="--move-store"):

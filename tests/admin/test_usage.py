@@ -348,11 +348,11 @@ async def test_without_a_database_the_question_fails_before_the_answer_begins(sq
         def fail(_work: Any) -> Any:
             raise Unavailable("the database does not answer")
 
-        registry.admin.database.transact = fail  # type: ignore[method-assign]
+        registry.admin.database.read = fail  # type: ignore[method-assign]
         try:
             assert (await registry.http.get(USAGE)).status_code == 503
         finally:
-            del registry.admin.database.transact
+            del registry.admin.database.read
 
 
 @alive
