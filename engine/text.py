@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..core.errors import InvalidRequest, Unsupported
+from ..models.opened import open_model
 from ..models.remembered import is_remembered, remembered, state_of
 from ..models.source import Source
 from .detokenizer import Detokenizer
@@ -251,7 +252,8 @@ def read_tokenizer(source: Source, *, trust_remote_code: bool = False) -> Any:
 
 
 def read_apart(source: Source) -> None:
-    """Have a child read a tokenizer that nothing is remembered of: transformers would leave 80 MB in this process.
+    """Have a child read a tokenizer that nothing is remembered of, and the config with it: transformers would leave
+    80 MB in this process.
 
     What goes wrong there goes wrong once more, in words, in `Text.load`.
     """
@@ -269,4 +271,6 @@ def _files(source: Source) -> list[Path]:
 
 
 if __name__ == "__main__":
-    Text.load(Source(Path(sys.argv[1]), "gguf" if sys.argv[2] == "gguf" else "folder", ""))
+    read = Source(Path(sys.argv[1]), "gguf" if sys.argv[2] == "gguf" else "folder", "")
+    Text.load(read)
+    open_model(read)  # which remembers what transformers makes of config.json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from aril.admin_api.db import Database
 from aril.cli import main
 from aril.commands._examples import examples
 from aril.commands._process import READY, Server
+from aril.commands.chat import TEMPERATURE, _params
 from builders.commands import SMALL, Files
 
 COMMANDS = {
@@ -158,6 +160,15 @@ def test_a_talk_changes_adapters_and_survives_mistakes(
     assert prompts[0] == "tiny> "
     assert prompts[-1] == "seed> "
     assert "no adapter 'nobody'; there are seed" in shown
+
+
+def test_a_talk_is_held_at_the_temperature_that_was_asked_for_or_the_models_or_a_low_one() -> None:
+    def params(asked: float | None, **defaults: float) -> dict[str, object]:
+        return _params(argparse.Namespace(temperature=asked, max_tokens=None), {"sampling_defaults": defaults})
+
+    assert params(None) == {"temperature": TEMPERATURE}
+    assert params(None, temperature=0.6) == {}  # the server's to fill in
+    assert params(1.0, temperature=0.6) == params(1.0) == {"temperature": 1.0}
 
 
 @pytest.mark.parametrize("loop", [["--concurrency", "3"], ["--rate", "50", "--hang-up", "0.5"]])

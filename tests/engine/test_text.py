@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from aril.core.errors import InvalidRequest, Unsupported
-from aril.engine.text import Text, chosen, facts_of
+from aril.engine.text import Text, chosen, facts_of, read_apart
 from aril.models.source import Source, locate
 from builders.models import make_model, make_tokenizer
 from tokenizers import Tokenizer
@@ -107,3 +107,11 @@ def test_a_caller_keeps_its_messages_as_they_were(source):
 def test_an_empty_conversation_is_refused(source):
     with pytest.raises(InvalidRequest, match="empty"):
         Text.load(source).render([])
+
+
+def test_a_child_reads_a_tokenizer_that_nothing_is_remembered_of(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARIL_CACHE", str(tmp_path))
+    read_apart(source)
+    monkeypatch.setattr("aril.engine.text.read_tokenizer", None)  # nobody here need read it any more
+    assert Text.load(source).encode("hello")
+    read_apart(Source(tmp_path, "folder", "no model"))  # what is wrong with it, Text.load says
