@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from pydantic_core import from_json
 
 from ..core.errors import InvalidRequest
 from ..engine.client import EngineFacts
@@ -174,8 +175,8 @@ def _call(param: str, call: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError):
+            arguments = from_json(arguments) if arguments.strip() else {}
+        except ValueError:
             return call
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 

@@ -16,6 +16,7 @@ from ..engine.metering import Work
 from ..engine.request import Chunk
 from . import prompts, sampling
 from .deps import Face, resolved
+from .effort import heeded
 from .generation import Choice, Collected, Generation, Usage, new_id
 from .hearing import Hearer, Hearing
 from .logprobs import Speller
@@ -94,6 +95,7 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     refuse(body.unknown, CHAT)
     sampling.check_stream(body)
     use = ToolUse.of(body)
+    body = heeded(face, body)
     resolution = await resolved(request, caller, body.model, body.user)
     prompt = await prompts.of_messages(face, body.messages, body, tools=use.shown)
     prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)

@@ -41,7 +41,6 @@ CHAT: Refusals = {
     "function_call": (("none",), TOOLS),
     "functions": (([],), TOOLS),
     "modalities": ((["text"],), "this is a text model"),
-    "reasoning_effort": (("none",), "put it into chat_template_kwargs when the chat template knows it"),
     "suffix": ((), "it belongs to /v1/completions of models that fill in the middle"),
     "verbosity": (("medium",), "ask for it in the messages"),
     "web_search_options": ((), "the model has no tools"),

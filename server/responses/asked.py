@@ -37,7 +37,7 @@ NAMES: Mapping[str, str] = {
     "verbosity": "text.verbosity",
 }
 REFUSED: Refusals = {
-    **{name: told for name, told in CHAT.items() if name != "reasoning_effort"},
+    **CHAT,
     "background_options": (({},), "a background response begins as soon as there is room"),
     "context_management": (([],), "send truncation: auto, or fewer items"),
     "conversation": ((), "go on from a response with previous_response_id"),

@@ -17,7 +17,7 @@ from .teller import Teller
 
 NAME = "name"
 ARGUMENTS = ("arguments", "parameters")
-KNOWN = (NAME, *ARGUMENTS, "id", "type")  # of a bare object; any other makes it an answer in JSON
+KNOWN = (NAME, *ARGUMENTS, "id", "type")  # where calls may be bare, any other makes an object an answer in JSON
 NOISE = tuple(" \t\r\n}],;")  # what models leave behind a call whose arguments are complete
 
 
@@ -47,7 +47,7 @@ class JsonCalls:
             if (yield from tape.peek()) in ("{", "["):
                 yield from Span(tape, teller, names, bare=True).read()
         while mark := (yield from tape.until(self.marks, teller.say)):
-            yield from Span(tape, teller, names, mark, self.marks[mark]).read()
+            yield from Span(tape, teller, names, mark, self.marks[mark], self.bare).read()
 
 
 @dataclass(slots=True)

@@ -81,6 +81,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
     ({"use_beam_search": True, "stream": True}, "stream"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"reasoning_effort": "a lot"}, "reasoning_effort"),
 ]
 COMPLETION_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": 5}, "prompt"),

@@ -21,7 +21,10 @@ SCRIPTS = {
     "goes on<think>": "and on it goes </think> So it is.",
     "at once": "Three.",
 }
-REMEMBERS = TEACHES_NONE.replace("message['content']", "(message.reasoning_content or '') + message['content']")
+EFFORT = "{%- if reasoning_effort -%}{{ 'effort: ' + reasoning_effort }}{%- endif -%}"
+REMEMBERS = EFFORT + TEACHES_NONE.replace(
+    "message['content']", "(message.reasoning_content or '') + message['content']"
+)
 CHOICE = {"structured_outputs": {"choice": ["3", "three"]}}
 
 
@@ -128,3 +131,12 @@ def test_thoughts_of_earlier_turns_reach_the_template_under_either_name(url: str
     tokens = httpx.post(f"{url}/tokenize", json={"messages": messages}).json()["tokens"]
     prompt = httpx.post(f"{url}/detokenize", json={"tokens": tokens}).json()["prompt"]
     assert "<|im_start|>assistant\nCount. Three.<|im_end|>" in prompt
+
+
+def test_an_effort_reaches_a_template_that_knows_it(url: str) -> None:
+    def prompt(**fields: Any) -> str:
+        tokens = ask(url, "at once", return_token_ids=True, **fields).json()["prompt_token_ids"]
+        return str(httpx.post(f"{url}/detokenize", json={"tokens": tokens}).json()["prompt"])
+
+    assert prompt(reasoning_effort="high").startswith("effort: high<|im_start|>")
+    assert prompt(reasoning_effort=None).startswith("<|im_start|>")

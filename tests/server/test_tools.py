@@ -353,6 +353,9 @@ def test_a_fault_in_tools_is_named(url: str, fault: dict[str, Any], param: str) 
     assert answer.json()["error"]["param"] == param, answer.text
 
 
+ODD = ["", "{", "null", "[1]", '{"a": "\\ud800"}', "[" * 500, "1" * 500, '{"a": NaN}', {"a": 1}]
+
+
 @pytest.mark.parametrize(
     "harmless",
     [
@@ -363,6 +366,10 @@ def test_a_fault_in_tools_is_named(url: str, fault: dict[str, Any], param: str) 
         {"parallel_tool_calls": True, "tools": None},
         {"include_reasoning": True},
         {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [tool(arguments="{")]}, *MESSAGES]},
+        *(
+            {"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [tool(arguments=odd)]}, *MESSAGES]}
+            for odd in ODD
+        ),
         {"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [tool()]}, {"role": "tool", "content": "7"}]},
     ],
 )
