@@ -17,6 +17,7 @@ from .deps import BEARER, MAX_BODY, Face, caller_of
 from .formats import Formats
 from .generation import Here
 from .manners import Manners
+from .messages import routes as messages
 from .openapi import Documented
 from .responses import routes as responses
 from .responses.shelf import Shelf
@@ -68,7 +69,7 @@ def create_app(
     errors.install(app)
     manners.teach(app)
     app.include_router(health.router)
-    for module in (chat, completions, embeddings, responses, models, tokens):
+    for module in (chat, completions, embeddings, responses, messages, models, tokens):
         app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])
     for router in routers:
         app.include_router(router)

@@ -73,7 +73,13 @@ async def caller_of(request: Request) -> Caller:
 async def _verified(request: Request) -> Caller:
     origin = request.client.host if request.client else ""
     query = request.query_params.multi_items()
-    return await face_of(request).keys.verify(request.headers.get("authorization"), origin, query)
+    return await face_of(request).keys.verify(_authorization(request), origin, query)
+
+
+def _authorization(request: Request) -> str | None:
+    """The header that brings a key; Anthropic's clients have one of their own for it."""
+    given, theirs = request.headers.get("authorization"), request.headers.get("x-api-key")
+    return f"Bearer {theirs}" if given is None and theirs is not None else given
 
 
 async def resolved(request: Request, caller: Caller, model: str, user: str | None) -> Resolution:

@@ -12,6 +12,7 @@ from .closing import Closing
 from .config import ServerConfig
 from .counted import Counted
 from .flights import Flights
+from .messages.errors import Translated
 from .records import Recorded, Writer
 from .request_ids import REQUEST_ID, RequestIds
 
@@ -47,6 +48,7 @@ class Manners:
     def teach(self, app: FastAPI) -> None:
         """Wrap `app`, whose failures are answers already; the last is the outermost."""
         app.add_middleware(Closing, flights=self.flights)
+        app.add_middleware(Translated)
         app.add_middleware(Counted)
         app.add_middleware(RequestIds)
         if self.cors.origins:

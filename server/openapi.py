@@ -21,6 +21,13 @@ Operation = dict[str, Any]
 
 ERROR = "Error"
 THEIRS = ("HTTPValidationError", "ValidationError")
+ERROR_PROPERTIES: dict[str, Any] = {
+    "message": {"type": "string"},
+    "type": {"enum": ["invalid_request_error", "server_error"]},
+    "param": {"type": ["string", "null"], "description": "the field at fault"},
+    "code": {"type": "string"},
+    "problems": {"type": "array", "items": {"type": "string"}},
+}
 ERROR_SCHEMA = {
     "type": "object",
     "required": ["error"],
@@ -28,19 +35,26 @@ ERROR_SCHEMA = {
         "error": {
             "type": "object",
             "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"enum": ["invalid_request_error", "server_error"]},
-                "param": {"type": ["string", "null"], "description": "the field at fault"},
-                "code": {"type": "string"},
-                "problems": {"type": "array", "items": {"type": "string"}},
-            },
+            "properties": ERROR_PROPERTIES,
         }
+    },
+}
+ANTHROPIC_ERROR = "AnthropicError"
+ANTHROPIC_SCHEMA = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {**ERROR_PROPERTIES, "type": {"type": "string"}},
+        },
     },
 }
 REQUEST_ID = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
 KEPT = ("/v1/files", "/v1/batches")  # what tenants keep so many of
-METERED = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+METERED = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 
 
 def answers(model: type[BaseModel], *, event: type[BaseModel] | None = None) -> Responses:
@@ -71,14 +85,14 @@ def _complete(document: dict[str, Any]) -> None:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in THEIRS:
         schemas.pop(name, None)
-    schemas[ERROR] = ERROR_SCHEMA
+    schemas |= {ERROR: ERROR_SCHEMA, ANTHROPIC_ERROR: ANTHROPIC_SCHEMA}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             responses = operation["responses"]
             responses.pop("422", None)
             _tell_ranges(operation)
             for status in _errors(path, method, operation):
-                responses.setdefault(str(status), _error(status))
+                responses.setdefault(str(status), _error(status, path))
             for response in responses.values():
                 response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
 
@@ -120,6 +134,7 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
         yield HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def _error(status: int) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{ERROR}"}
+def _error(status: int, path: str) -> dict[str, Any]:
+    name = ANTHROPIC_ERROR if path.startswith("/v1/messages") else ERROR
+    schema = {"$ref": f"#/components/schemas/{name}"}
     return {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": schema}}}

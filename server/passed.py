@@ -10,6 +10,8 @@ from typing import Any
 
 from ..core.errors import InvalidRequest
 from .schemas import ChatRequest
+from .turn import Turn
+from .unsupported import IGNORED, Refusals, ignored
 
 TAKEN = frozenset(
     {
@@ -17,6 +19,7 @@ TAKEN = frozenset(
         "allowed_token_ids",
         "bad_words",
         "cache_salt",
+        "chat_template",
         "chat_template_kwargs",
         "continue_final_message",
         "documents",
@@ -64,3 +67,10 @@ def passed_on(unknown: Mapping[str, Any]) -> dict[str, Any]:
             message = f"{name} is not supported: it is a field of /v1/chat/completions"
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
     return {name: unknown[name] for name in TAKEN & unknown.keys() & ChatRequest.model_fields.keys()}
+
+
+def list_ignored(turn: Turn, fields: Mapping[str, Any], refusals: Refusals) -> None:
+    """Put `fields`, which nothing was done with, into the header of the answer, beside those of the chat request."""
+    own = ignored(fields, refusals)
+    if own:
+        turn.work.headers[IGNORED] = ",".join(filter(None, (turn.work.headers.get(IGNORED), own[IGNORED])))

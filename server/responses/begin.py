@@ -10,13 +10,12 @@ from fastapi import Request
 from ...core.body import checked
 from ...core.callers import Caller
 from ...core.errors import InvalidRequest
-from .. import prompts
+from ..counting import num_prompt_tokens
 from ..deps import Face
+from ..passed import list_ignored
 from ..renamed import speaking
 from ..schemas import ChatRequest
-from ..tool_use import ToolUse
 from ..turn import Turn, begin
-from ..unsupported import IGNORED, ignored
 from .asked import NAMES, REFUSED, chat_fields, check_call_ids, sampling_fields, unheeded
 from .fitting import newest_that_fit
 from .items import items_in
@@ -52,10 +51,7 @@ class Asking:
                     raise
                 items = await newest_that_fit(items, self._fits)
                 turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp")
-        own = ignored(unheeded(self.body), REFUSED)
-        if own:
-            listed = filter(None, (turn.work.headers.get(IGNORED), own[IGNORED]))
-            turn.work.headers[IGNORED] = ",".join(listed)
+        list_ignored(turn, unheeded(self.body), REFUSED)
         return turn
 
     def chat(self, items: list[Json]) -> ChatRequest:
@@ -64,10 +60,14 @@ class Asking:
         with speaking(NAMES):
             return checked(ChatRequest, {**chat_fields(self.body, items), **sampling})
 
+    async def num_tokens(self, items: list[Json]) -> int:
+        """How long the prompt of `items` is."""
+        with speaking(NAMES):
+            return await num_prompt_tokens(self.request, self.face, self.caller, self.chat(items))
+
     async def _fits(self, items: list[Json]) -> bool:
-        chat = self.chat(items)
-        prompt = await prompts.of_messages(self.face, chat.messages, chat, tools=ToolUse.of(chat).shown)
-        return len(prompt) + (chat.max_completion_tokens or 1) <= self.face.engine.model.max_model_len
+        answer = self.body.max_output_tokens if isinstance(self.body, ResponseRequest) else None
+        return await self.num_tokens(items) + (answer or 1) <= self.face.engine.model.max_model_len
 
     async def _before(self) -> list[Json]:
         """The conversation that the input goes on from."""

@@ -82,9 +82,11 @@ class _Reader:
     def _reasoning(self) -> Json:
         if self._given.get("content") is None and self._given.get("encrypted_content") is not None:
             raise self._wrong("encrypted_content", "nothing here can decrypt it; send content, or leave the item out")
-        content = self._given.get("content")
+        content, summary = self._given.get("content"), self._given.get("summary")
+        if not isinstance(summary, list | None):
+            raise self._wrong("summary", "expected a list", code="invalid_type")
         return {
-            "summary": self._given.get("summary") or [],
+            "summary": summary or [],
             "content": [] if content is None else self._thoughts(content),
         }
 

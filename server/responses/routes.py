@@ -47,8 +47,7 @@ async def count(
 ) -> Json:
     """How many tokens a request would have before its answer."""
     asking = Asking(request, face, caller, body)
-    turn = await asking.turn(await asking.items())
-    return {"object": "response.input_tokens", "input_tokens": len(turn.work.prompts[0])}
+    return {"object": "response.input_tokens", "input_tokens": await asking.num_tokens(await asking.items())}
 
 
 @router.get("/v1/responses/{response_id}", responses=ANSWERS)

@@ -1,4 +1,4 @@
-"""/v1/responses over a registry: tenants, limits, crashes, and a server that keeps none."""
+"""/v1/responses over a registry: tenants, limits, crashes, and a server that keeps none; keys of /v1/messages."""
 
 from __future__ import annotations
 
@@ -83,3 +83,17 @@ async def test_a_server_that_keeps_nothing_says_so(sqlite_place: Place) -> None:
         made = (await registry.http.post(PATH, json={"model": "tiny", "input": ASK, "max_output_tokens": 2})).json()
         assert made["store"] is False
         assert (await registry.http.get(f"{PATH}/{made['id']}")).status_code == 404
+
+
+@alive
+async def test_a_key_may_come_as_anthropics_clients_send_it(sqlite_place: Place) -> None:
+    async with sqlite_place.running(api_keys=("only-infers",)) as registry:
+        del registry.http.headers["Authorization"]
+        body = {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
+        statuses = {}
+        for key in ("only-infers", "wrong", None):
+            headers = {} if key is None else {"x-api-key": key}
+            answer = await registry.http.post("/v1/messages", json=body, headers=headers)
+            statuses[key] = (answer.status_code, answer.json().get("error", {}).get("type"))
+        wrong = (401, "authentication_error")
+        assert statuses == {"only-infers": (200, None), "wrong": wrong, None: wrong}

@@ -1,0 +1,94 @@
+"""POST /v1/messages and /v1/messages/count_tokens: chat in Anthropic's shape."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from ...core.body import describes
+from ...core.callers import Caller
+from ...core.errors import InvalidRequest
+from ..body import reads
+from ..counting import num_prompt_tokens
+from ..deps import CallerDep, Face, FaceDep
+from ..errors import ours
+from ..openapi import answers
+from ..passed import list_ignored
+from ..renamed import speaking
+from ..sse import EventStream, event, unless_gone
+from ..turn import Turn, begin
+from .answers import Count, MessageEvent, MessageObject
+from .asked import NAMES, REFUSED, chat_of, unheeded_in
+from .errors import told
+from .schemas import CountRequest, MessagesRequest
+from .telling import Telling
+
+router = APIRouter(tags=["messages"])
+
+
+@router.post(
+    "/v1/messages",
+    openapi_extra=describes(MessagesRequest),
+    responses=answers(MessageObject, event=MessageEvent),
+)
+async def create(
+    request: Request,
+    face: FaceDep,
+    caller: CallerDep,
+    body: Annotated[MessagesRequest, Depends(reads(MessagesRequest))],
+) -> Response:
+    """Continue a conversation, on the base or on an adapter."""
+    return await unless_gone(request, _answer(request, face, caller, body))
+
+
+@router.post("/v1/messages/count_tokens", openapi_extra=describes(CountRequest), responses=answers(Count))
+async def count(
+    request: Request, face: FaceDep, caller: CallerDep, body: Annotated[CountRequest, Depends(reads(CountRequest))]
+) -> dict[str, Any]:
+    """How many tokens a request would have before its answer."""
+    chat = chat_of(body, face.engine.model.id, max_tokens=None)
+    with speaking(NAMES):
+        return {"input_tokens": await num_prompt_tokens(request, face, caller, chat)}
+
+
+async def _answer(request: Request, face: Face, caller: Caller, body: MessagesRequest) -> Response:
+    turn, reaches_end = await _begun(request, face, caller, body)
+    list_ignored(turn, unheeded_in(body), REFUSED)
+    telling = Telling(turn, body.model, reaches_end)
+    if body.stream:
+        return EventStream(_streamed(telling, face), turn.work.headers, last=b"")
+    async with aclosing(telling.events(face)) as events:
+        async for _ in events:
+            pass  # the whole message tells it all
+    return JSONResponse(telling.whole(), headers=turn.work.headers)
+
+
+async def _begun(request: Request, face: Face, caller: Caller, body: MessagesRequest) -> tuple[Turn, bool]:
+    """The turn, and whether the context holds less than max_tokens: clients ask for as much as their model has."""
+    model = face.engine.model.id
+    with speaking(NAMES):
+        try:
+            chat = chat_of(body, model, max_tokens=body.max_tokens)
+            return await begin(request, face, caller, chat, prefix="msg"), False
+        except InvalidRequest as error:
+            if error.code != "context_length_exceeded" or error.param == "messages":
+                raise
+            return await begin(request, face, caller, chat_of(body, model, max_tokens=None), prefix="msg"), True
+
+
+async def _streamed(telling: Telling, face: Face) -> AsyncGenerator[bytes, None]:
+    """The events on the wire; a failure after the first of them is one too."""
+    begun = False
+    try:
+        async with aclosing(telling.events(face)) as events:
+            async for name, fields in events:
+                yield event({"type": name, **fields}, name)
+                begun = True
+    except Exception as error:
+        if not begun:
+            raise
+        yield event(told(ours(error)), "error")
