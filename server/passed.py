@@ -25,6 +25,7 @@ TAKEN = frozenset(
         "documents",
         "frequency_penalty",
         "ignore_eos",
+        "include_reasoning",
         "include_stop_str_in_output",
         "logit_bias",
         "min_p",

@@ -30,6 +30,11 @@ class Content:
         self._blocks: list[Json] = []
         self._said: list[list[str]] = []  # of each block, its text in pieces
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool is to be used."""
+        return any(block["type"] == "tool_use" for block in self._blocks)
+
     def whole(self) -> list[Json]:
         """The blocks, finished."""
         return [_finished(block, "".join(said)) for block, said in zip(self._blocks, self._said, strict=True)]
@@ -138,7 +143,7 @@ class Telling:
         assert self._last is not None
         if self._last.finish_reason == "length":
             return "model_context_window_exceeded" if self.reaches_end else "max_tokens"
-        if self._last.finish_reason == "tool_calls":
+        if self._content.has_calls:  # a call that was named ends like any text in OpenAI's words
             return "tool_use"
         return "end_turn" if self._stop_sequence() is None else "stop_sequence"
 

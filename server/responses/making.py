@@ -30,6 +30,7 @@ class Making:
     turn: Turn
     keep: Callable[[Json], Awaitable[object]] | None  # None: it is not kept
     output: Output = field(default_factory=Output)
+    _thoughts: int = 0  # tokens
     _created: int = field(default_factory=lambda: int(time.time()))
 
     def opening(self) -> Iterator[Event]:
@@ -47,6 +48,8 @@ class Making:
                 begun = True
                 for event in self.output.take(news, self._logprobs(news)):
                     yield event
+                if self.output.thinks:
+                    self._thoughts += len(news.chunk.token_ids)
                 finish_reason = news.finish_reason
         status: Status = "incomplete" if finish_reason == "length" else "completed"
         for event in self.output.end(status):
@@ -98,13 +101,12 @@ class Making:
 
     def _usage(self) -> Json:
         shown = self.turn.usage.shown()
-        thoughts = shown.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
         cached = shown["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": shown["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": shown["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": thoughts},
+            "output_tokens_details": {"reasoning_tokens": self._thoughts},
             "total_tokens": shown["total_tokens"],
         }
 

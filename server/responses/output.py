@@ -22,6 +22,11 @@ class Output:
         self._open: _Open | None = None
         self._scores: list[Json] = []  # of tokens whose text has not come yet
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the last that came were thoughts."""
+        return isinstance(self._open, _Thoughts)
+
     def take(self, news: News, logprobs: Sequence[Json]) -> Iterator[Event]:
         """The events of the next news; `logprobs` are those of its tokens."""
         delta = news.delta
