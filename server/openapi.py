@@ -127,9 +127,10 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
         yield HTTPStatus.PRECONDITION_FAILED
     if path in METERED:
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    if path in METERED or (path == "/v1/batches" and method == "post"):
         yield HTTPStatus.TOO_MANY_REQUESTS
         yield HTTPStatus.GATEWAY_TIMEOUT
+    if path == "/v1/batches" and method == "post":
+        yield HTTPStatus.TOO_MANY_REQUESTS
     if path not in ("/version", "/metrics"):
         yield HTTPStatus.SERVICE_UNAVAILABLE
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, delete, func, or_, select, true, update
+from sqlalchemy import and_, case, delete, func, or_, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from ...core.batch_lines import Reply
@@ -129,7 +129,8 @@ def abandon_all(session: Session) -> None:
 def release(session: Session, server: str, id: str | None = None) -> None:
     """Others may go on with one batch of this server, or with all, at once; that counts as no failed attempt."""
     mine = update(Batch).where(Batch.held_by == server, true() if id is None else Batch.id == id)
-    session.execute(mine.values(held_by=None, held_until=None, attempts=Batch.attempts - 1))
+    attempts = case((Batch.attempts > 0, Batch.attempts - 1), else_=0)
+    session.execute(mine.values(held_by=None, held_until=None, attempts=attempts))
 
 
 def renew(session: Session, held: Held) -> BatchState:

@@ -217,6 +217,30 @@ async def test_a_batch_that_every_server_dies_of_fails(sqlite_place: Place) -> N
 
 
 @alive
+async def test_a_server_that_ends_well_lets_go_of_its_batches(place: Place) -> None:
+    async with place.running() as registry:
+        id = await begun(registry, requests(1) + written([request("long", max_tokens=LONG)]))
+        await answered(registry, id, 1)
+    async with place.running() as registry:
+        await until(lambda: registry.engine.status().running == 1)  # at once: no lease is waited for
+        row = await registry.admin.database.run(lambda session: session.get_one(Batch, id))
+        assert row.attempts == 1
+        await registry.send("POST", f"/v1/batches/{id}/cancel")
+        batch = await ended(registry, id)
+    assert batch["request_counts"]["completed"] == 1
+
+
+@alive
+async def test_a_batch_of_long_ago_is_forgotten_and_its_files_are_not(place: Place) -> None:
+    async with place.running() as registry:
+        batch = await ended(registry, await begun(registry, requests(1)))
+        await changed(registry, batch["id"], created=1)
+        await registry.admin.batches.sweep()
+        assert (await registry.send("GET", f"/v1/batches/{batch['id']}")).status_code == 404
+        assert len(await content(registry, batch["output_file_id"])) == 1
+
+
+@alive
 async def test_whoever_waits_passes_the_lines_of_batches(sqlite_place: Place) -> None:
     async with sqlite_place.running(batch_lines=64) as registry:
         id = await begun(registry, requests(64, max_tokens=LONG))
