@@ -12,6 +12,8 @@ from .grammar.asked import StructuredOutputs
 from .grammar.thoughts import Thoughts
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
+MAX_STOPS = 32  # stop strings: each is asked of every character, on the engine's thread
+MAX_STOP_SIZE = 1 << 13  # characters of them all
 MAX_BAD_WORDS = 1 << 14  # characters of them all: each step of the request looks through their lengths
 MAX_SEED = 2**63 - 1
 MAX_BEAMS = 32  # of one search: a step sorts as many candidates for each beam, on the engine's thread
@@ -89,6 +91,10 @@ class SamplingParams:
                 _check_range(name, getattr(self, name), low, high)
         if any(not text for text in self.stop):
             raise InvalidRequest("stop: an empty string would stop at once; leave it out", param="stop")
+        if len(self.stop) > MAX_STOPS or sum(map(len, self.stop)) > MAX_STOP_SIZE:
+            raise InvalidRequest(
+                f"stop: at most {MAX_STOPS} strings, of {MAX_STOP_SIZE} characters in all", param="stop"
+            )
         for token, bias in self.logit_bias.items():
             _check_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
         self._check_words()

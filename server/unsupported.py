@@ -40,6 +40,7 @@ CHAT: Refusals = {
     "echo": ((False,), "the messages are known to the caller"),
     "function_call": (("none",), TOOLS),
     "functions": (([],), TOOLS),
+    "moderation": ((), "nothing is moderated here"),
     "modalities": ((["text"],), "this is a text model"),
     "suffix": ((), "it belongs to /v1/completions of models that fill in the middle"),
     "verbosity": (("medium",), "ask for it in the messages"),

@@ -7,11 +7,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
 
+import pytest
 from aril.commands._process import running
+from aril.core.body import Body
 from aril.engine.grammar import nursery
 from aril.engine.grammar.asked import LARGEST
 from aril.engine.params import MAX_BAD_WORDS
+from aril.server.schemas import ChatRequest, CompletionRequest
+from aril.server.unsupported import CHAT, COMPLETIONS, Refusals
+from openai.types import completion_create_params as completion_params
+from openai.types.chat import completion_create_params as chat_params
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "openai.md").read_text()
@@ -42,6 +50,30 @@ def test_every_test_that_the_page_names_is_there() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert {name for name in named if f"def {name}(" not in written} == set()
     assert all((ROOT / path).is_file() for path in re.findall(r"`(tests/[\w/]+\.py)`", PAGE))
+
+
+FIELD_ROWS = re.findall(
+    r"^\| (`\w+`(?:, `\w+`)*) \| (both|chat|completions) \| .+ \| (`test_\w+`.*) \|$", PAGE, re.MULTILINE
+)
+
+
+def fields_of(module: ModuleType) -> set[str]:
+    """Every field of the requests that the openai package sends."""
+    kinds = ("Base", "NonStreaming", "Streaming")
+    return {name for kind in kinds for name in get_type_hints(getattr(module, f"CompletionCreateParams{kind}"))}
+
+
+@pytest.mark.parametrize(
+    ("where", "theirs", "ours", "refused"),
+    [
+        ("chat", chat_params, ChatRequest, CHAT),
+        ("completions", completion_params, CompletionRequest, COMPLETIONS),
+    ],
+)
+def test_every_field_stands_in_the_table(where: str, theirs: ModuleType, ours: type[Body], refused: Refusals) -> None:
+    told = [name for names, of, _ in FIELD_ROWS if of in (where, "both") for name in re.findall(r"`(\w+)`", names)]
+    assert len(told) == len(set(told)), "a field stands there twice"
+    assert set(told) == fields_of(theirs) | ours.model_fields.keys() | refused.keys()
 
 
 def test_the_page_tells_the_numbers_of_the_code() -> None:

@@ -46,6 +46,8 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 10**30}, "seed"),
     ({"stop": ""}, "stop"),
     ({"stop": [1]}, "stop"),
+    ({"stop": ["a"] * 33}, "stop"),
+    ({"stop": ["a" * 8193]}, "stop"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"99999": 1}}, "logit_bias"),

@@ -47,3 +47,12 @@ def test_a_chat_begins_once(beginning: httpx.Client) -> None:
 
 def test_a_text_begins_once(beginning: httpx.Client) -> None:
     assert beginning.post("/tokenize", json={"prompt": "hi"}).json()["tokens"].count(0) == 1
+
+
+def test_without_special_tokens_a_text_does_not_begin(beginning: httpx.Client) -> None:
+    body = {"model": "tiny", "prompt": "hi", "max_tokens": 1, "return_token_ids": True}
+    prompts = [
+        beginning.post("/v1/completions", json={**body, **more}).json()["choices"][0]["prompt_token_ids"]
+        for more in ({}, {"add_special_tokens": False})
+    ]
+    assert prompts[0] == [0, *prompts[1]]
