@@ -107,9 +107,9 @@ class Tape:
 
     def _begun(self, marks: Collection[str]) -> int:
         """Characters at the end of the text that may be the beginning of a mark."""
-        longest = max(map(len, marks), default=0) - 1
-        for length in range(min(longest, len(self._text) - self._at), 0, -1):
-            end = self._text[-length:]
-            if any(mark.startswith(end) for mark in marks):
-                return length
+        longest = max(map(len, marks), default=1) - 1
+        tail = self._text[max(self._at, len(self._text) - longest) :]
+        for at, char in enumerate(tail):
+            if any(char == mark[0] and mark.startswith(tail[at:]) for mark in marks):
+                return len(tail) - at
         return 0
