@@ -1,5 +1,5 @@
 # Each target sets up what it needs first (scripts/setup.sh), and is quick the second time.
-.PHONY: demo serve test clients sanitize setup setup-dev
+.PHONY: demo serve test clients evals sanitize setup setup-dev
 
 demo: setup
 	.venv/bin/aril demo
@@ -15,6 +15,9 @@ test: setup-dev
 
 clients: setup-dev
 	sh scripts/clients.sh
+
+evals: setup-dev
+	sh scripts/evals.sh
 
 sanitize: setup-dev
 	sh scripts/sanitize.sh

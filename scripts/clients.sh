@@ -19,4 +19,4 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$mark" ]; then
     npm install --prefix tests/clients/js --no-package-lock --no-audit --no-fund --silent
     echo "$mark" >"$stamp"
 fi
-exec .venv-clients/bin/python -m pytest tests/clients --confcutdir=tests/clients -p no:cacheprovider --disable-warnings "$@"
+exec .venv-clients/bin/python -m pytest tests/clients --ignore=tests/clients/evals --confcutdir=tests/clients -p no:cacheprovider --disable-warnings "$@"

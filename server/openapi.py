@@ -61,11 +61,12 @@ def answers(model: type[BaseModel], *, event: type[BaseModel] | None = None) -> 
     """The `responses` of a route that answers with `model`, or, when a stream is asked for, with events of `event`."""
     if event is None:
         return {200: {"model": model}}
+    payload = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [inlined(event), ERROR_SCHEMA]}}
     stream = {
-        "type": "string",
-        "contentMediaType": "text/event-stream",
-        "contentSchema": inlined(event),
-        "description": "each event is `data: ` and one of `contentSchema`, or an error; the last one is `data: [DONE]`",
+        "type": "object",
+        "description": "One event. The last one of OpenAI's streams has the data `[DONE]`.",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, {"type": "string", **payload}]}},
     }
     return {200: {"model": model, "content": {"text/event-stream": {"schema": stream}}}}
 

@@ -75,11 +75,11 @@ def asked(server: Server, pytestconfig: pytest.Config) -> list[tuple[Case, httpx
         async with httpx.AsyncClient(base_url=server.url, timeout=120) as http:
             bias = await impatient(http)
 
-            async def one(case: Case, seed: int) -> tuple[Case, httpx.Response]:
+            async def one(at: int, case: Case, seed: int) -> tuple[Case, httpx.Response]:
                 common = {"model": "tiny", "temperature": 1, "seed": seed, "max_tokens": MAX_TOKENS, "logit_bias": bias}
                 form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": case.schema}}
                 async with turn:
-                    if seed % 2:
+                    if (at + seed) % 2:
                         body = {**common, "prompt": "seeds", "structured_outputs": {"json": case.schema}}
                         return case, await http.post("/v1/completions", json=body)
                     messages = [{"role": "user", "content": "seeds"}]
@@ -87,7 +87,7 @@ def asked(server: Server, pytestconfig: pytest.Config) -> list[tuple[Case, httpx
                     return case, await http.post("/v1/chat/completions", json=body)
 
             seeds = range(pytestconfig.getoption("--seeds"))
-            return await asyncio.gather(*(one(case, seed) for case in cases() for seed in seeds))
+            return await asyncio.gather(*(one(at, case, seed) for at, case in enumerate(cases()) for seed in seeds))
 
     return asyncio.run(ask())
 

@@ -34,7 +34,16 @@ def short(home: Path, tmp_path: Path) -> Iterator[Server]:
 def generated(server: Server, *flags: str, checks: Sequence[str] = CHECKS) -> int:
     """How many requests were sent, none of which found anything."""
     command = [str(Path(sys.executable).parent / "st"), "run", f"{server.url}/openapi.json", "--seed", "1"]
-    common = ["--checks", ",".join(checks), "--warnings", "off", "--no-shrink", "--continue-on-failure"]
+    common = [
+        "--checks",
+        ",".join(checks),
+        "--request-timeout",
+        "60",
+        "--warnings",
+        "off",
+        "--no-shrink",
+        "--continue-on-failure",
+    ]
     said = run([*command, *common, *flags], SCHEMATHESIS_HOOKS="hooks", PYTHONPATH=str(Path(__file__).parent))
     found = re.search(r"(\d+) generated (\d+) passed", said.replace(",", ""))
     assert found, said
