@@ -94,6 +94,12 @@ class TooLarge(ArilError):
     code = "too_large"
 
 
+class WrongMedia(ArilError):
+    """A body of a kind that is not read here."""
+
+    code = "unsupported_media_type"
+
+
 class Unavailable(ArilError):
     """Not now: try again."""
 

@@ -20,6 +20,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
     Unsupported,
+    WrongMedia,
 )
 
 STATUS: dict[type[ArilError], int] = {
@@ -32,6 +33,7 @@ STATUS: dict[type[ArilError], int] = {
     Conflict: 409,
     Stale: 412,
     TooLarge: 413,
+    WrongMedia: 415,
     RateLimited: 429,
     ArilError: 500,
     Unavailable: 503,

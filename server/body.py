@@ -8,7 +8,7 @@ from typing import TypeVar
 from fastapi import Request
 
 from ..core.body import Body, parse
-from ..core.errors import TooLarge
+from ..core.errors import TooLarge, WrongMedia
 from ..core.log import event, get_logger
 from .deps import face_of
 
@@ -18,15 +18,25 @@ B = TypeVar("B", bound=Body)
 
 
 def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:
-    """A dependency that reads a body of `schema`; raises InvalidRequest or TooLarge."""
+    """A dependency that reads a body of `schema`; raises InvalidRequest, TooLarge or WrongMedia."""
 
     async def read(request: Request) -> B:
+        _check_media(request.headers.get("content-type"))
         body = parse(schema, await _bytes_of(request))
         if body.unknown:
             log.debug(event("unknown_fields", schema=schema.__name__, fields=",".join(body.unknown)))
         return body
 
     return read
+
+
+def _check_media(given: str | None) -> None:
+    """A body that does not say what it is counts as JSON. A form does not: any page may send one, unasked."""
+    kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise WrongMedia(
+            f"the body is said to be {given!r}; send JSON, with the header 'Content-Type: application/json'"
+        )
 
 
 async def _bytes_of(request: Request) -> bytes:

@@ -122,6 +122,7 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
         yield HTTPStatus.NOT_FOUND
     if has_body:
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        yield HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if path.startswith(("/admin/", *KEPT)) and method != "get":
         yield HTTPStatus.CONFLICT
     if path.startswith("/admin/") and method != "get":
