@@ -61,7 +61,10 @@ def answers(model: type[BaseModel], *, event: type[BaseModel] | None = None) -> 
     """The `responses` of a route that answers with `model`, or, when a stream is asked for, with events of `event`."""
     if event is None:
         return {200: {"model": model}}
-    payload = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [inlined(event), ERROR_SCHEMA]}}
+    payload = {
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [inlined(event), ERROR_SCHEMA, ANTHROPIC_SCHEMA]},
+    }
     stream = {
         "type": "object",
         "description": "One event. The last one of OpenAI's streams has the data `[DONE]`.",
