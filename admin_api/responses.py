@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from ..core.callers import Caller
@@ -60,21 +60,15 @@ class Responses:
 
     async def find(self, caller: Caller, id: str) -> Json | None:
         """The response of that id, as it stands."""
-
-        def work(session: Session) -> Json | None:
-            row = _row(session, caller, id)
-            return None if row is None else row.response
-
-        return await self._database.run(work)
+        row = await self._database.look(lambda session: session.scalars(_of(caller, id)).one_or_none())
+        if row is not None and _has_lapsed(row):
+            row = await self._database.run(lambda session: _row(session, caller, id))
+        return None if row is None else row.response
 
     async def input_of(self, caller: Caller, id: str) -> list[Json] | None:
         """All items that the response of that id was made from, oldest first."""
-
-        def work(session: Session) -> list[Json] | None:
-            row = _row(session, caller, id)
-            return None if row is None else row.input
-
-        return await self._database.run(work)
+        row = await self._database.look(lambda session: session.scalars(_of(caller, id)).one_or_none())
+        return None if row is None else row.input
 
     async def finish(self, caller: Caller, id: str, changes: Mapping[str, Any]) -> Json | None:
         """Change a response that is being made, for the last time; one that has ended stays as it is. Returns it as it
@@ -135,13 +129,20 @@ class Responses:
         await self._database.run(lambda session: session.execute(oldest))
 
 
+def _of(caller: Caller, id: str) -> Select[StoredResponse]:
+    return select(StoredResponse).where(StoredResponse.id == id, StoredResponse.tenant_id == caller.tenant_id)
+
+
 def _row(session: Session, caller: Caller, id: str) -> StoredResponse | None:
     """One of the caller's tenant, locked; it has failed if nobody makes it any more."""
-    query = select(StoredResponse).where(StoredResponse.id == id, StoredResponse.tenant_id == caller.tenant_id)
-    row = session.scalars(query.with_for_update()).one_or_none()
-    if row is not None and row.held_until is not None and row.held_until < now():
+    row = session.scalars(_of(caller, id).with_for_update()).one_or_none()
+    if row is not None and _has_lapsed(row):
         _end(row, CUT)
     return row
+
+
+def _has_lapsed(row: StoredResponse) -> bool:
+    return row.held_until is not None and row.held_until < now()
 
 
 def _end(row: StoredResponse, changes: Mapping[str, Any]) -> None:

@@ -53,6 +53,7 @@ ONLY_CHAT = frozenset(
         "messages",
         "n",
         "prompt_logprobs",
+        "reasoning_effort",
         "response_format",
         "return_token_ids",
         "return_tokens_as_token_ids",

@@ -32,6 +32,7 @@ REFUSED: Refusals = {
     "context_management": (({},), "send fewer messages"),
     "mcp_servers": (([],), "tools are run by the caller"),
 }
+THINKING = "enable_thinking"
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -63,9 +64,12 @@ def chat_of(body: CountRequest, model: str, *, max_tokens: int | None) -> ChatRe
         return checked(ChatRequest, {name: value for name, value in fields.items() if value is not None})
 
 
-def unheeded_in(body: CountRequest) -> dict[str, Any]:
-    """The fields that nothing is done with, those inside of others by their path."""
+def unheeded_in(body: CountRequest, *, thinks: bool) -> dict[str, Any]:
+    """The fields that nothing is done with, those inside of others by their path; `thinks`: the chat template can be
+    told to think or not."""
     found: dict[str, Any] = {n: v for n, v in body.unknown.items() if n not in passed_on(body.unknown)}
+    if body.thinking is not None and not thinks:
+        found["thinking"] = True
     found |= dict.fromkeys(sorted(unheeded(body.messages)), True)
     inner: dict[str, Any] = {"thinking": body.thinking, "output_config": body.output_config}
     inner["metadata"] = body.metadata if isinstance(body, MessagesRequest) else None
@@ -78,7 +82,7 @@ def unheeded_in(body: CountRequest) -> dict[str, Any]:
 
 def _told(thinking: Thinking, variables: Any) -> Any:
     """What the chat template hears of it, by the name that templates of thinking models know."""
-    asked = {"enable_thinking": thinking.type != "disabled"}
+    asked = {THINKING: thinking.type != "disabled"}
     return {**asked, **variables} if isinstance(variables, dict) else asked
 
 

@@ -15,6 +15,7 @@ from ...core.errors import InvalidRequest
 from ..body import reads
 from ..counting import num_prompt_tokens
 from ..deps import CallerDep, Face, FaceDep
+from ..effort import knows
 from ..errors import ours
 from ..openapi import answers
 from ..passed import list_ignored
@@ -22,7 +23,7 @@ from ..renamed import speaking
 from ..sse import EventStream, event, unless_gone
 from ..turn import Turn, begin
 from .answers import Count, MessageEvent, MessageObject
-from .asked import NAMES, REFUSED, chat_of, unheeded_in
+from .asked import NAMES, REFUSED, THINKING, chat_of, unheeded_in
 from .errors import told
 from .schemas import CountRequest, MessagesRequest
 from .telling import Telling
@@ -57,7 +58,7 @@ async def count(
 
 async def _answer(request: Request, face: Face, caller: Caller, body: MessagesRequest) -> Response:
     turn, reaches_end = await _begun(request, face, caller, body)
-    list_ignored(turn, unheeded_in(body), REFUSED)
+    list_ignored(turn, unheeded_in(body, thinks=knows(face, turn.body, THINKING)), REFUSED)
     telling = Telling(turn, body.model, reaches_end)
     if body.stream:
         return EventStream(_streamed(telling, face), turn.work.headers, last=b"")

@@ -140,7 +140,7 @@ def test_fields_that_nothing_was_done_with_are_listed(http: httpx.Client) -> Non
     answer = http.post(PATH, json=body)
     assert answer.status_code == 200, answer.text
     listed = set(answer.headers["x-aril-ignored-fields"].split(","))
-    assert listed == {"tool_result.is_error", "thinking.budget_tokens", "service_tier", "metadata.team"}
+    assert listed == {"tool_result.is_error", "thinking", "thinking.budget_tokens", "service_tier", "metadata.team"}
 
 
 FIRST = "messages[0].content[0]"
