@@ -7,27 +7,23 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import __version__
 from ..admin_api.app import Admin, build
 from ..core.callers import LOCAL
 from ..engine.aio import AsyncEngine
 from ..engine.engine import Engine
 from ..lora.store import AdapterStore
-from ..server.access_log import AccessLog
 from ..server.app import create_app
 from ..server.auth import OneKey
-from ..server.config import ServerConfig
 from ..server.flights import Bounds, Flights
 from ..server.formats import Formats
 from ..server.inside import Inside
-from ..server.manners import Cors, Manners
-from ..server.records import Writer
-from ..server.traces import Traces, wanted
+from ..server.manners import Manners
+from ._crewed import live_with_crew
 from ._examples import register_examples
 from ._house import HouseOptions
 from ._listener import Door
 from ._lora_flags import register_modules
-from ._server import HttpServer
+from ._server import HttpServer, manners_of
 
 # Answers are thousands of objects that die soon: with Python's own 700 a long one is walked ten times while it is made.
 GC_THRESHOLD = (20_000, 10, 10)
@@ -76,7 +72,6 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
             routers=[admin.router],
         )
         await admin.batches.start(Inside(app))
-        server = HttpServer(app, manners.flights, options.server, door.tls)
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
@@ -86,7 +81,10 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
             announce(house, names)
             house.engine.prepare()
 
-        await server.live(door.listener, on_ready)
+        if options.server.api_server_count == 1:
+            await HttpServer(app, manners.flights, options.server, door.tls).live(door.listener, on_ready)
+        else:
+            await live_with_crew(app, app.state.face, options.server, door.listener, on_ready)
     finally:
         await house.admin.close()
         await house.engine.close()
@@ -101,18 +99,4 @@ def _manners(options: HouseOptions) -> Manners:
         tokens=config.max_queued_tokens,
         seconds=config.request_timeout,
     )
-    return Manners(
-        flights=Flights(bounds),
-        writers=_writers(config),
-        keeps_text=config.log_prompts,
-        cors=Cors.of(config),
-        root_path=config.root_path,
-    )
-
-
-def _writers(config: ServerConfig) -> list[Writer]:
-    """Who is told what each request came to."""
-    writers: list[Writer] = [] if config.access_log == "off" else [AccessLog(config.access_log)]
-    if wanted(config.otlp_traces_endpoint):
-        writers.append(Traces(config.otlp_traces_endpoint, __version__))
-    return writers
+    return manners_of(config, Flights(bounds))

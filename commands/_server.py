@@ -14,12 +14,18 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from .. import __version__
 from ..core.ahead import import_ahead
 from ..core.errors import ShuttingDown
 from ..core.log import event, get_logger
 from ..engine.text import RENDERER
+from ..server.access_log import AccessLog
 from ..server.config import ServerConfig
+from ..server.counted import count
 from ..server.flights import Flights
+from ..server.manners import Cors, Manners
+from ..server.records import Writer
+from ..server.traces import Traces, wanted
 from ._protocol import Protocol
 
 LAST_WORDS = 1  # seconds that clients get to read how their requests ended
@@ -95,3 +101,18 @@ class HttpServer(uvicorn.Server):
             awaited = {*self.server_state.tasks, hurry}
             await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
+
+
+def manners_of(config: ServerConfig, flights: Flights, count: Callable[[str, str], None] = count) -> Manners:
+    """What the flags say of the applications of one server; `count` is told of each answer."""
+    writers: list[Writer] = [] if config.access_log == "off" else [AccessLog(config.access_log)]
+    if wanted(config.otlp_traces_endpoint):
+        writers.append(Traces(config.otlp_traces_endpoint, __version__))
+    return Manners(
+        flights=flights,
+        writers=writers,
+        keeps_text=config.log_prompts,
+        cors=Cors.of(config),
+        root_path=config.root_path,
+        count=count,
+    )

@@ -19,7 +19,7 @@ class Mailbox:
     def put(self, chunk: Chunk) -> None:
         """One more chunk."""
         unread = self._unread.get(chunk.index)
-        self._unread[chunk.index] = chunk if unread is None else _merged(unread, chunk)
+        self._unread[chunk.index] = chunk if unread is None else merged(unread, chunk)
         self._news.set()
 
     def fail(self, error: Exception) -> None:
@@ -41,7 +41,7 @@ class Mailbox:
         return chunks
 
 
-def _merged(first: Chunk, then: Chunk) -> Chunk:
+def merged(first: Chunk, then: Chunk) -> Chunk:
     """Both as one: `then`, which knows the newest counts, with what `first` brought."""
     then.token_ids = first.token_ids + then.token_ids
     then.text = first.text + then.text

@@ -17,7 +17,6 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..core.errors import InvalidRequest, Unsupported
-from ..models.opened import open_model
 from ..models.remembered import is_remembered, remembered, state_of
 from ..models.source import Source
 from .detokenizer import Detokenizer
@@ -67,6 +66,22 @@ class Text:
         else:
             found = remembered(KIND, state_of(_files(source)), lambda: facts_of(read_tokenizer(source)))
         return cls(Tokenizer.from_str(found["tokenizer"]), found, chat_template=template)
+
+    @classmethod
+    def heard(cls, told: Mapping[str, Any]) -> Text:
+        """The same as the one that said `told`, perhaps in another process."""
+        return cls(Tokenizer.from_str(told["tokenizer"]), told)
+
+    def told(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+        return {
+            "tokenizer": self._backend.to_str(),
+            "chat_template": self._templates,
+            "special_tokens": self._special_tokens,
+            "special_ids": sorted(self._pieces.special),
+            "eos_token_ids": sorted(self.eos_token_ids),
+            "vocab_size": self.vocab_size,
+        }
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
@@ -273,4 +288,6 @@ def _files(source: Source) -> list[Path]:
 if __name__ == "__main__":
     read = Source(Path(sys.argv[1]), "gguf" if sys.argv[2] == "gguf" else "folder", "")
     Text.load(read)
+    from ..models.opened import open_model  # torch, which a process that only answers HTTP has no use for
+
     open_model(read)  # which remembers what transformers makes of config.json

@@ -24,6 +24,7 @@ from .responses.shelf import Shelf
 from .responses.store import ResponseStore
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+BY_KEY = (Depends(BEARER), Depends(caller_of))
 
 
 def create_app(
@@ -69,11 +70,17 @@ def create_app(
     errors.install(app)
     manners.teach(app)
     app.include_router(health.router)
-    for module in (chat, completions, embeddings, responses, messages, models, tokens):
-        app.include_router(module.router, dependencies=[Depends(BEARER), Depends(caller_of)])
+    include_inference(app)
+    app.include_router(responses.router, dependencies=BY_KEY)
     for router in routers:
         app.include_router(router)
     return app
+
+
+def include_inference(app: FastAPI) -> None:
+    """The routes that ask nothing of this process but its face: any process may serve them."""
+    for module in (chat, completions, embeddings, messages, models, tokens):
+        app.include_router(module.router, dependencies=BY_KEY)
 
 
 def _closing(shelf: Shelf, lifespan: Lifespan | None) -> Lifespan:

@@ -83,6 +83,10 @@ class ServerConfig:
         low=0,
         high=1e9,
     )
+    api_server_count: int = option(
+        "--api-server-count", "processes that answer HTTP beside the one that has the model; 1: that one does", 1,
+        parse=int, low=1, high=64,
+    )  # fmt: skip
     timeout_keep_alive: int = option(
         "--timeout-keep-alive",
         "seconds that a connection without a request is kept; more than the proxies in front keep theirs",

@@ -11,9 +11,6 @@ from ..core.metrics import counter
 ANSWERS = counter("http_answers", "HTTP responses begun, by route and status.", ("route", "status"))
 
 
-UNKNOWN = "unknown"
-
-
 def count(route: str, status: str) -> None:
     """One answer more."""
     ANSWERS.labels(route, status).inc()
@@ -34,7 +31,7 @@ class Counted:
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._count(getattr(scope.get("route"), "path", UNKNOWN), str(message["status"]))
+                self._count(getattr(scope.get("route"), "path", "unknown"), str(message["status"]))
             await send(message)
 
         await self._app(scope, receive, counting)

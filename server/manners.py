@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from .closing import Closing
 from .config import ServerConfig
-from .counted import Counted
+from .counted import Counted, count
 from .flights import Flights
 from .messages.errors import Translated
 from .records import Recorded, Writer
@@ -44,12 +44,13 @@ class Manners:
     keeps_text: bool = False  # whether they are told of its text
     cors: Cors = Cors()
     root_path: str = ""  # that a proxy serves all under
+    count: Callable[[str, str], None] = count  # is told route and status of each answer as it begins
 
     def teach(self, app: FastAPI) -> None:
         """Wrap `app`, whose failures are answers already; the last is the outermost."""
         app.add_middleware(Closing, flights=self.flights)
         app.add_middleware(Translated)
-        app.add_middleware(Counted)
+        app.add_middleware(Counted, count=self.count)
         app.add_middleware(RequestIds)
         if self.cors.origins:
             app.add_middleware(

@@ -14,3 +14,4 @@ class Files:
 
     model: Path
     adapter: Path
+    flags: tuple[str, ...] = ()  # of the server

@@ -49,6 +49,22 @@ class Running:
         """Its exit code; raises TimeoutExpired when it has not ended by then."""
         return self._process.wait(seconds)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that has the engine."""
+        return self._process.pid
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that live."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(pid) for pid in found]
+
+    def metric(self, name: str) -> dict[str, float]:
+        """What /metrics says of `name`, by the labels as they stand there."""
+        lines = [line for line in self.http.get("/metrics").text.splitlines() if line.startswith(name)]
+        pairs = (line.removeprefix(name).rsplit(" ", 1) for line in lines)
+        return {labels: float(value) for labels, value in pairs}
+
     def models(self) -> list[str]:
         """The ids of /v1/models."""
         return [model["id"] for model in self.http.get("/v1/models").json()["data"]]

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,9 +20,15 @@ LONG = {"model": "tiny", "prompt": [[5 + at % 100] for at in range(512)], "max_t
 LONG |= {"ignore_eos": True, "stream": True}
 
 
+@pytest.fixture(params=["1", "2"], ids=["one process", "workers"])
+def files(files: Files, request: pytest.FixtureRequest) -> Files:
+    """For servers that answer HTTP in so many processes."""
+    return replace(files, flags=("--api-server-count", request.param))
+
+
 @contextmanager
 def serving(files: Files, folder: Path, drain: str) -> Iterator[Running]:
-    flags = [*SMALL, "--served-model-name", "tiny", "--drain-timeout", drain]
+    flags = [*SMALL, *files.flags, "--served-model-name", "tiny", "--drain-timeout", drain]
     with started(files.model, folder / "state", flags) as server:
         yield server
 

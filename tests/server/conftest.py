@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from aril.server.app import create_app
 from builders.adapters import load_base, make_adapter
 from builders.engines import make_engine
 from builders.models import make_model
-from builders.serving import Served, listening
+from builders.serving import Served, handed_on, listening
 from openai import OpenAI
 
+THROUGH_A_WORKER = bool(os.environ.get("ARIL_TEST_THROUGH_A_WORKER"))  # all tests here hold for both ways
 ADAPTERS = ("red", "green", "org/blue")
 CONTEXT = 256
 
@@ -44,7 +46,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     database = Database(f"sqlite:///{root}/registry.sqlite3")
     upgrade(database)
     kept = Responses(database, days=30, max_bytes=16 << 20)
-    with listening(create_app(engine, catalog, kept=kept)) as url:
+    app = create_app(engine, catalog, kept=kept)
+    with handed_on(app, engine) if THROUGH_A_WORKER else listening(app) as url:
         yield Served(url, engine, catalog)
     database.close()
     asyncio.run(engine.close())

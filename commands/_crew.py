@@ -1,0 +1,120 @@
+"""The processes that answer HTTP for a server with more than one: started, restarted when they die, ended.
+
+All accept from one listening socket, which stays open here: who comes while one is being started again waits for it,
+or is taken by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, Process
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ..core.errors import ArilError, Unavailable
+from ..core.log import event, get_logger
+from ..server.workers.desk import Desk
+
+MODULE = f"{__package__}._worker"
+MOST_DEATHS = 5  # of all of them, in so many seconds; more are no accident, and end the server
+SECONDS = 60.0
+GRACE = 10.0  # seconds beyond what requests get to end in, before a process is killed
+
+log = get_logger(__name__)
+
+
+class Crew:
+    """Owner of the processes. Lives on the event loop."""
+
+    def __init__(self, desk: Desk, listener: socket.socket, size: int) -> None:
+        self.failure: ArilError | None = None  # why it gave up
+        self._desk = desk
+        self._listener = listener
+        self._size = size
+        self._processes: set[Process] = set()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+        self._stopping = False
+
+    def start(self, on_ready: Callable[[], None], on_failure: Callable[[], None]) -> None:
+        """Start all of them; `on_ready` is called once each has said that it accepts, `on_failure` when too many have
+        died."""
+        self._on_failure = on_failure
+
+        waited_for = set(range(self._size))
+
+        def ready(place: int) -> None:
+            if waited_for == {place}:
+                on_ready()
+            waited_for.discard(place)
+
+        self._listener.listen()
+        self._keepers = [asyncio.create_task(self._keep(place, partial(ready, place))) for place in range(self._size)]
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send all of them a signal; none is started again."""
+        self._stopping = True
+        for process in self._processes:
+            process.send_signal(number)
+
+    async def end(self, seconds: float) -> None:
+        """Have all of them end their requests within `seconds`."""
+        if not self._stopping:
+            self.tell(signal.SIGTERM)
+        self._listener.close()  # theirs close by themselves: who comes now is refused
+        if self._keepers:
+            await asyncio.wait(self._keepers, timeout=seconds + GRACE)
+        for process in self._processes:
+            process.kill()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def _keep(self, place: int, on_ready: Callable[[], None]) -> None:
+        """One place in the crew: a process, and the next when it has died."""
+        while not self._stopping:
+            began = time.monotonic()
+            code = await self._live(place, on_ready)
+            if self._stopping:
+                return
+            log.error(event("worker_died", code=code, seconds=round(time.monotonic() - began, 1)))
+            if self._too_many():
+                self._give_up(code)
+                return
+
+    async def _live(self, place: int, on_ready: Callable[[], None]) -> int:
+        """The life of one process; its exit code."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            handed = self._listener.fileno(), theirs.fileno()
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", MODULE, *map(str, handed), pass_fds=handed, stdin=DEVNULL
+            )
+        self._processes.add(process)
+        try:
+            if self._stopping:
+                process.terminate()
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                await self._desk.serve(str(place), reader, writer, on_ready)
+            except Exception as error:  # it says what cannot be said: it is not to be trusted with anything else
+                log.error(event("worker_not_understood", error=repr(error)), exc_info=error)
+                process.kill()
+            return await process.wait()
+        finally:
+            self._processes.discard(process)
+
+    def _too_many(self) -> bool:
+        now = time.monotonic()
+        self._deaths.append(now)
+        return len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < SECONDS
+
+    def _give_up(self, code: int) -> None:
+        self.failure = Unavailable(
+            f"{MOST_DEATHS} processes that answer HTTP have died within {SECONDS:g} s, the last with code {code}; "
+            "the log says why"
+        )
+        self._on_failure()

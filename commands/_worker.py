@@ -1,0 +1,60 @@
+"""One process that answers HTTP and has no engine: `python -m aril.commands._worker LISTENER LINK`, two descriptors.
+
+_crew.py starts it. It ends with SIGTERM, and when the process that has the engine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from ..core import log
+from ..server.flights import Flights
+from ..server.workers import wire
+from ..server.workers.app import create_worker_app
+from ..server.workers.forward import Forward
+from ..server.workers.link import Link
+from ._server import HttpServer, manners_of
+from ._tls import tls_of
+
+QUEUE = 2048  # connections that wait to be accepted
+
+
+class Shared(socket.socket):
+    """A listening socket that other processes accept from too."""
+
+    def listen(self, backlog: int = QUEUE, /) -> None:
+        """The queue is everybody's: how many one process takes at a time is not its length."""
+        super().listen(QUEUE)
+
+
+async def live(listener: socket.socket, link_socket: socket.socket) -> None:
+    """Serve until SIGTERM or until the other end is gone."""
+    reader, writer = await asyncio.open_connection(sock=link_socket)
+    flights = Flights()
+    link = Link(reader, writer, flights)
+    hello = await link.hello()
+    log.configure(hello.log_level)
+    manners = manners_of(hello.server, flights, link.count)
+    app = create_worker_app(link, hello, manners, Forward(Path(hello.socket)))
+    server = HttpServer(app, flights, hello.server, tls_of(hello.server))
+    server.config.backlog = 1  # one connection at a time, so that the other processes get theirs
+    listening = asyncio.create_task(link.listen())
+    listening.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
+    await server.live(listener, lambda: link.tell(wire.Ready()))
+    listening.cancel()
+    writer.close()
+
+
+def main() -> None:
+    """The whole life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
+    listener, link = (int(number) for number in sys.argv[1:])
+    asyncio.run(live(Shared(fileno=listener), socket.socket(fileno=link)))
+
+
+if __name__ == "__main__":
+    main()
