@@ -105,7 +105,7 @@ def lines(view: dict[str, Any]) -> list[str]:
         found.append(f"  shadow: revision {view['shadow']['revision']} gets {100 * view['shadow']['share']:g}%, copied")
     if view["bounds"]:
         said = ", ".join(f"{name} {value:g}" for name, value in view["bounds"].items())
-        found.append(f"  taken back beyond {said}")
+        found.append(f"  would be taken back beyond {said}")
     if view["history"]:
         found.append(f"  before: {spoken(view['history'][-1])}")
     return found
