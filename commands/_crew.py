@@ -7,17 +7,18 @@ or is taken by another.
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
 
 from ..core.errors import ArilError, Unavailable
 from ..core.log import event, get_logger
+from ..server.workers import wire
 from ..server.workers.desk import Desk
 
 MODULE = f"{__package__}._worker"
@@ -37,6 +38,7 @@ class Crew:
         self._listener = listener
         self._size = size
         self._processes: set[Process] = set()
+        self._writers: set[asyncio.StreamWriter] = set()  # of those that have been told whom they answer for
         self._keepers: list[asyncio.Task[None]] = []
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
         self._stopping = False
@@ -56,28 +58,32 @@ class Crew:
         self._listener.listen()
         self._keepers = [asyncio.create_task(self._keep(place, partial(ready, place))) for place in range(self._size)]
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send all of them a signal; none is started again."""
+    def tell_to_stop(self) -> None:
+        """Said once it begins the end of all of them, said again it hurries that; none is started again."""
         self._stopping = True
-        for process in self._processes:
-            process.send_signal(number)
+        for writer in self._writers:
+            writer.write(wire.frame([wire.Stop()]))
 
     async def end(self, seconds: float) -> None:
         """Have all of them end their requests within `seconds`."""
         if not self._stopping:
-            self.tell(signal.SIGTERM)
+            self.tell_to_stop()
         self._listener.close()  # theirs close by themselves: who comes now is refused
         if self._keepers:
             await asyncio.wait(self._keepers, timeout=seconds + GRACE)
         for process in self._processes:
-            process.kill()
+            with suppress(ProcessLookupError):
+                process.kill()
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, place: int, on_ready: Callable[[], None]) -> None:
         """One place in the crew: a process, and the next when it has died."""
         while not self._stopping:
             began = time.monotonic()
-            code = await self._live(place, on_ready)
+            try:
+                code: int | str = await self._live(place, on_ready)
+            except OSError as error:  # no process or descriptor is to be had now
+                code = str(error)
             if self._stopping:
                 return
             log.error(event("worker_died", code=code, seconds=round(time.monotonic() - began, 1)))
@@ -88,31 +94,49 @@ class Crew:
     async def _live(self, place: int, on_ready: Callable[[], None]) -> int:
         """The life of one process; its exit code."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            handed = self._listener.fileno(), theirs.fileno()
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", MODULE, *map(str, handed), pass_fds=handed, stdin=DEVNULL
-            )
-        self._processes.add(process)
-        try:
-            if self._stopping:
-                process.terminate()
-            reader, writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        with theirs, closing(writer):
+            process = await self._start(theirs)
+            self._processes.add(process)
+            theirs.close()
             try:
-                await self._desk.serve(str(place), reader, writer, on_ready)
-            except Exception as error:  # it says what cannot be said: it is not to be trusted with anything else
-                log.error(event("worker_not_understood", error=repr(error)), exc_info=error)
+                if self._stopping:
+                    process.kill()  # it has taken no connection yet
+                await self._serve(place, process, reader, writer, on_ready)
+                return await process.wait()
+            finally:
+                self._processes.discard(process)
+
+    async def _start(self, link: socket.socket) -> Process:
+        handed = self._listener.fileno(), link.fileno()
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", MODULE, *map(str, handed), pass_fds=handed, stdin=DEVNULL
+        )
+
+    async def _serve(
+        self,
+        place: int,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._writers.add(writer)  # what it serves begins with its first word, before any other can be said
+        try:
+            await self._desk.serve(str(place), reader, writer, on_ready)
+        except Exception as error:  # it says what cannot be said: it is not to be trusted with anything else
+            log.error(event("worker_not_understood", error=repr(error)), exc_info=error)
+            with suppress(ProcessLookupError):
                 process.kill()
-            return await process.wait()
         finally:
-            self._processes.discard(process)
+            self._writers.discard(writer)
 
     def _too_many(self) -> bool:
         now = time.monotonic()
         self._deaths.append(now)
         return len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < SECONDS
 
-    def _give_up(self, code: int) -> None:
+    def _give_up(self, code: int | str) -> None:
         self.failure = Unavailable(
             f"{MOST_DEATHS} processes that answer HTTP have died within {SECONDS:g} s, the last with code {code}; "
             "the log says why"

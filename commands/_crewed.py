@@ -67,7 +67,7 @@ class _Inner(HttpServer):
         self.handle_exit(signal.SIGTERM, None)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._crew.tell(signal.SIGTERM)
+        self._crew.tell_to_stop()
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
@@ -28,6 +28,7 @@ from ..server.records import Writer
 from ..server.traces import Traces, wanted
 from ._protocol import Protocol
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
 LAST_WORDS = 1  # seconds that clients get to read how their requests ended
 CUT = "the server ended before this answer did"
 
@@ -55,12 +56,14 @@ class HttpServer(uvicorn.Server):
         self._drain_seconds = config.drain_timeout
         self._hurry = asyncio.Event()
 
-    async def live(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Serve on `listener` until told to stop. Signals are heeded from now on until the loop is closed."""
+    async def live(
+        self, listener: socket.socket, on_ready: Callable[[], None], signals: Collection[signal.Signals] = ENDINGS
+    ) -> None:
+        """Serve on `listener` until told to stop. `signals` are heeded from now on until the loop is closed."""
         self._on_ready = on_ready
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says, server/errors has said before
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals:
             loop.add_signal_handler(number, self.handle_exit, number, None)
         await self.serve(sockets=[listener])
 

@@ -1,6 +1,7 @@
 """One process that answers HTTP and has no engine: `python -m aril.commands._worker LISTENER LINK`, two descriptors.
 
-_crew.py starts it. It ends with SIGTERM, and when the process that has the engine is gone.
+_crew.py starts it. It ends when the process that has the engine says so or is gone, and heeds no signal: Ctrl-C and a
+service manager send theirs to both, and one end is not to be begun twice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..server.workers import wire
 from ..server.workers.app import create_worker_app
 from ..server.workers.forward import Forward
 from ..server.workers.link import Link
-from ._server import HttpServer, manners_of
+from ._server import ENDINGS, HttpServer, manners_of
 from ._tls import tls_of
 
 QUEUE = 2048  # connections that wait to be accepted
@@ -32,7 +33,7 @@ class Shared(socket.socket):
 
 
 async def live(listener: socket.socket, link_socket: socket.socket) -> None:
-    """Serve until SIGTERM or until the other end is gone."""
+    """Serve until the other end says stop, or is gone."""
     reader, writer = await asyncio.open_connection(sock=link_socket)
     flights = Flights()
     link = Link(reader, writer, flights)
@@ -42,16 +43,21 @@ async def live(listener: socket.socket, link_socket: socket.socket) -> None:
     app = create_worker_app(link, hello, manners, Forward(Path(hello.socket)))
     server = HttpServer(app, flights, hello.server, tls_of(hello.server))
     server.config.backlog = 1  # one connection at a time, so that the other processes get theirs
-    listening = asyncio.create_task(link.listen())
-    listening.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
-    await server.live(listener, lambda: link.tell(wire.Ready()))
+
+    def stop() -> None:
+        server.handle_exit(signal.SIGTERM, None)
+
+    listening = asyncio.create_task(link.listen(stop))
+    listening.add_done_callback(lambda _: stop())
+    await server.live(listener, lambda: link.tell(wire.Ready()), signals=())
     listening.cancel()
     writer.close()
 
 
 def main() -> None:
     """The whole life of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
     listener, link = (int(number) for number in sys.argv[1:])
     asyncio.run(live(Shared(fileno=listener), socket.socket(fileno=link)))
 

@@ -7,7 +7,7 @@ for ends as if its clients had hung up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,7 @@ class Desk:
     ) -> None:
         """One worker, for as long as it is there; `on_ready` is called when it accepts connections."""
         session = _Session(self, worker, writer, on_ready)
-        session.say(self.hello)
+        writer.write(wire.frame([self.hello]))
         try:
             while True:
                 for message in wire.FROM_WORKER.decode(await wire.read_frame(reader)):
@@ -57,9 +57,9 @@ class _Session:
         self._writer = writer
         self._on_ready = on_ready
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._unsaid: list[wire.Message] = []
+        self._unsaid: list[wire.Told] = []
 
-    def say(self, message: wire.Message) -> None:
+    def say(self, message: wire.Told) -> None:
         """With all else that is said in this round of the event loop: that of all streams after a step."""
         if not self._unsaid:
             asyncio.get_running_loop().call_soon(self._send)
@@ -99,7 +99,19 @@ class _Session:
     def _send(self) -> None:
         messages, self._unsaid = self._unsaid, []
         if not self._writer.is_closing():
-            self._writer.write(wire.frame(messages))
+            self._writer.writelines(self._frames(messages))
+
+    def _frames(self, messages: Sequence[wire.Told]) -> list[bytes]:
+        """All of them; one that cannot be sent ends what it is about, and costs the others nothing."""
+        try:
+            return [wire.frame(messages)]
+        except Exception as error:
+            if len(messages) > 1:
+                return [frame for message in messages for frame in self._frames([message])]
+            number = messages[0].number
+            if (task := self._tasks.get(number)) is not None:
+                task.cancel()
+            return [wire.frame([wire.End(number, wire.failure_of(ours(error)))])]
 
     def _ask(self, number: int, question: Coroutine[Any, Any, object]) -> None:
         self._begin(number, self._answer(number, question))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
@@ -13,6 +13,7 @@ import msgspec
 
 from ...core.callers import Caller
 from ...core.errors import ArilError, EngineDead
+from ...core.log import event, get_logger
 from ...engine.client import ModelInfo
 from ...engine.mailbox import merged
 from ...engine.request import Chunk
@@ -21,6 +22,8 @@ from ...lora.catalog import CatalogEntry, Clues, Resolution, Sticky
 from ..flights import Flights, Stream
 from ..generation import Generation
 from . import wire
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 GONE = "the process that has the engine has ended; the server must be started again"
@@ -55,19 +58,30 @@ class Link:
         assert not rest
         return first
 
-    async def listen(self) -> None:
-        """Hear the other end until it is gone; whoever waits for it is told."""
+    async def listen(self, on_stop: Callable[[], None]) -> None:
+        """Hear the other end until it is gone, or not understood; whoever waits for it is told. `on_stop` is called
+        whenever it says stop."""
         try:
             while True:
                 for message in wire.FROM_MAIN.decode(await wire.read_frame(self._reader)):
-                    self._hear(message)
+                    if isinstance(message, wire.Stop):
+                        on_stop()
+                    else:
+                        self._hear(message)
         except (asyncio.IncompleteReadError, ConnectionError):
-            self._gone = True
-            for future, _ in self._asked.values():
-                if not future.done():
-                    future.set_exception(EngineDead(GONE))
-            for inbox in self._inboxes.values():
-                inbox.end(EngineDead(GONE))
+            pass
+        except Exception as error:
+            log.error(event("engine_not_understood", error=repr(error)), exc_info=error)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._gone = True
+        for future, _ in self._asked.values():
+            if not future.done():
+                future.set_exception(EngineDead(GONE))
+        for inbox in self._inboxes.values():
+            inbox.end(EngineDead(GONE))
 
     def count(self, route: str, status: str) -> None:
         """An answer has begun."""

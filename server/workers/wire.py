@@ -99,6 +99,10 @@ class Ready(Message, frozen=True):
     """The worker accepts connections."""
 
 
+class Stop(Message, frozen=True):
+    """To a worker: let what runs end, and take nothing new; said again: end now."""
+
+
 class Answer(Message, frozen=True):
     """What a question came to."""
 
@@ -140,7 +144,8 @@ class End(Message, frozen=True):
 
 
 ToMain = Verify | Resolve | ListModels | FindModel | Run | Leave | Count | Ready
-ToWorker = Hello | Answer | Begin | News | End
+Told = Answer | Begin | News | End  # of a question or a generation
+ToWorker = Hello | Stop | Told
 
 _ENCODER = msgspec.msgpack.Encoder()
 FROM_WORKER = msgspec.msgpack.Decoder(list[ToMain])
@@ -149,8 +154,10 @@ _KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 
 
 def frame(messages: Sequence[Message]) -> bytes:
-    """All of them as bytes."""
+    """All of them as bytes. Raises TooLarge."""
     body = _ENCODER.encode(messages)
+    if len(body) > LONGEST:
+        raise errors.TooLarge(f"{len(body)} bytes pass between the processes of this server; at most {LONGEST} can")
     return len(body).to_bytes(LENGTH, "big") + body
 
 

@@ -45,6 +45,10 @@ class Running:
         """It gets a signal."""
         self._process.send_signal(number)
 
+    def all_told(self, number: signal.Signals) -> None:
+        """It and all that it has started get a signal, as from a terminal or a service manager."""
+        os.killpg(self._process.pid, number)
+
     def ended(self, seconds: float) -> int:
         """Its exit code; raises TimeoutExpired when it has not ended by then."""
         return self._process.wait(seconds)

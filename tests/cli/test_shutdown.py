@@ -70,6 +70,15 @@ def test_what_runs_ends_well_and_nothing_new_begins(files: Files, tmp_path: Path
         assert server.ended(SOON) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_its_processes_is_one_signal(files: Files, tmp_path: Path, number: signal.Signals) -> None:
+    with serving(files, tmp_path, "600") as server:
+        with streaming(server) as lines:
+            server.all_told(number)
+            assert "choices" in last_event(lines)
+        assert server.ended(SOON) == 0
+
+
 def test_a_probe_hears_that_the_end_has_begun(files: Files, tmp_path: Path) -> None:
     with serving(files, tmp_path, "600") as server, httpx.Client(base_url=server.url) as kept:
         assert kept.get("/health/ready").status_code == 200

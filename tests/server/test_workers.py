@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import httpx
 import pytest
 from aril.admin_api.catalog import AdapterCatalog
 from aril.admin_api.residency import Residency
-from aril.core.errors import EngineDead
+from aril.core.callers import Caller
+from aril.core.errors import ArilError, EngineDead, TooLarge
 from aril.engine.aio import AsyncEngine
 from aril.server.app import create_app
 from aril.server.flights import Bounds, Flights
 from aril.server.manners import Manners
+from aril.server.workers import wire
+from aril.server.workers.desk import Desk
 from aril.server.workers.link import Link
 from builders.engines import make_engine
 from builders.models import make_model
@@ -71,12 +74,13 @@ def test_the_queue_is_one_for_all(engine: AsyncEngine) -> None:
         assert (full.status_code, full.json()["error"]["code"], full.headers["retry-after"]) == (503, "queue_full", "1")
 
 
-async def _left_alone() -> None:
+async def _left_alone(last_word: bytes) -> None:
     ours, theirs = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     link = Link(*ours, Flights())
-    listening = asyncio.create_task(link.listen())
+    listening = asyncio.create_task(link.listen(on_stop=lambda: None))
     question = asyncio.create_task(link.verify(None, ""))
     await theirs[0].read(1)  # it has been asked
+    theirs[1].write(last_word)
     theirs[1].close()
     await listening
     for waits in (question, link.verify(None, "")):
@@ -85,5 +89,39 @@ async def _left_alone() -> None:
     ours[1].close()
 
 
-def test_who_waits_for_a_process_that_is_gone_is_told() -> None:
-    asyncio.run(_left_alone())
+@pytest.mark.parametrize("last_word", [b"", b"\0\0\0\1?", b"\xff\xff\xff\xff"])
+def test_who_waits_for_a_process_that_is_gone_or_not_understood_is_told(last_word: bytes) -> None:
+    asyncio.run(_left_alone(last_word))
+
+
+class Keys:
+    """Callers with names that no message can hold, and others. Implements server.auth.KeyVerifier."""
+
+    async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
+        """Whoever it is."""
+        return Caller(name="\udc80" if header is None else header)
+
+
+async def _ask_both(engine: AsyncEngine) -> None:
+    app = create_app(engine, AdapterCatalog("tiny", Residency(engine)), keys=Keys())
+    ours, theirs = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+    face = app.state.face
+    desk = Desk(face.keys, face.catalog, face.runs, wire.Stop())  # type: ignore[arg-type]  # any first word will do
+    serving = asyncio.create_task(desk.serve("0", *theirs, lambda: None))
+    link = Link(*ours, Flights())
+    listening = asyncio.create_task(link.listen(on_stop=lambda: None))
+    bad, good = await asyncio.gather(link.verify(None, ""), link.verify("a", ""), return_exceptions=True)
+    assert isinstance(bad, ArilError)
+    assert isinstance(good, Caller)
+    ours[1].close()
+    await asyncio.gather(serving, listening)
+
+
+def test_an_answer_that_cannot_be_sent_costs_the_others_nothing(engine: AsyncEngine) -> None:
+    asyncio.run(_ask_both(engine))
+
+
+def test_what_is_too_long_for_a_frame_is_refused_to_who_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LONGEST", 8)
+    with pytest.raises(TooLarge, match="8 can"):
+        wire.frame([wire.Count("/v1/completions", "200")])
