@@ -160,11 +160,16 @@ class LLM:
         *,
         adapter: str | Sequence[str | None] | None = None,
         use_tqdm: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
-        """Answer a conversation, or each of several; `template` goes to the chat template (`tools`, ...)."""
+        """Answer a conversation, or each of several; `template` goes to the chat template (`tools`, ...).
+
+        `chat_template_kwargs` are variables of the template, by name.
+        """
+        told = {**template, "variables": chat_template_kwargs}
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        tokens = [self._engine.text.render(conversation, **template) for conversation in conversations]  # type: ignore[arg-type]
+        tokens = [self._engine.text.render(conversation, **told) for conversation in conversations]  # type: ignore[arg-type]
         texts: list[str | None] = [self._engine.text.decode(ids, skip_special_tokens=False) for ids in tokens]
         return self._run(texts, tokens, params, adapter, use_tqdm)
 

@@ -126,7 +126,7 @@ class Text:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         renderer: Renderer = render,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt that the chat template makes of a conversation; `variables` reach the template by name.
 
@@ -154,7 +154,7 @@ class Text:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        return renderer({**self._special_tokens, **variables, **told})
+        return renderer({**self._special_tokens, **(variables or {}), **told})
 
     def template(self, asked: str | None = None, *, with_tools: bool = False) -> str | None:
         """The chat template in force, by its text; `asked`: one that was asked for, by name or in words."""

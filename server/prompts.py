@@ -61,7 +61,7 @@ async def of_messages(
         documents=body.documents,
         chat_template=body.chat_template,
         renderer=render if body.chat_template is None else render_apart,
-        **variables,
+        variables=variables,
     )
 
 

@@ -57,7 +57,7 @@ def test_a_given_template_wins(source, tmp_path, as_file):
         file.write_text(template)
         named = str(file)
     text = Text.load(source, chat_template=named)
-    assert text.decode(text.render(HELLO, mood="!"), skip_special_tokens=False) == "<|endoftext|>hello!"
+    assert text.decode(text.render(HELLO, variables={"mood": "!"}), skip_special_tokens=False) == "<|endoftext|>hello!"
 
 
 def test_a_template_file_that_is_not_there_is_named(source):

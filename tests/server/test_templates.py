@@ -32,6 +32,7 @@ CASES: list[dict[str, Any]] = [
     {"messages": MESSAGES, "documents": [PAPER]},
     {"messages": MESSAGES, "tools": [TOOL]},
     {"messages": MESSAGES, "chat_template_kwargs": {"mood": "glad", "unused": [1]}},
+    {"messages": MESSAGES, "chat_template_kwargs": {"text": 1, "renderer": 2, "variables": 3, "fields": 4, "mood": 5}},
     {"messages": STARTED, "tools": [TOOL], "documents": [PAPER, PAPER], "add_generation_prompt": False,
      "continue_final_message": True, "chat_template_kwargs": {"mood": ""}},
 ]  # fmt: skip
