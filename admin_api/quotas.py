@@ -219,7 +219,7 @@ def _reserved(work: Work, who: str, limit: int | None) -> int:
     if prompt > limit:
         message = f"the prompt has {prompt} tokens, and {who} may use {limit} in a minute: it would never have its turn"
         raise TooLarge(message, code="tokens_over_limit")
-    answers = sum(_answer(params.max_tokens) * params.n for params in work.params)
+    answers = sum(_answer(params.max_tokens) * params.num_rows for params in work.params)
     return min(prompt + answers, limit)
 
 

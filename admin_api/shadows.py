@@ -108,7 +108,7 @@ class Shadows:
         try:
             async with self._turns:
                 await self._load(ref)
-                tokens = await self._generate(ref, prompt, replace(params, n=1, logprobs=None, prompt_logprobs=None))
+                tokens = await self._generate(ref, prompt, _copied(params))
         except ArilError as error:
             log.warning(event("shadow_failed", adapter=ref.name, revision=ref.revision, error=error))
             self._tell(ref, "failed").failed += 1
@@ -156,3 +156,9 @@ class Shadows:
         if len(self._reports) > MOST_REPORTS:
             self._reports.popitem(last=False)
         return report
+
+
+def _copied(params: SamplingParams) -> SamplingParams:
+    """Those of the copy: one choice, found among as many beams as the real one."""
+    beams = params.num_beams if params.use_beam_search else None
+    return replace(params, n=1, best_of=beams, logprobs=None, prompt_logprobs=None)

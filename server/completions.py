@@ -48,7 +48,11 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)
     encoded = await prompts.of_prompt(
-        face.engine, body.prompt, body.n or 1, add_special_tokens=body.add_special_tokens, suffix=body.suffix
+        face.engine,
+        body.prompt,
+        sampling.rows(body),
+        add_special_tokens=body.add_special_tokens,
+        suffix=body.suffix,
     )
     longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
     encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]

@@ -31,6 +31,7 @@ from .standing import priority_of, standing_of
 from .unsupported import EMBEDDINGS, ignored, refuse
 
 router = APIRouter()
+ONE = ("input", 1)  # vector of each input
 
 
 @router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest), responses=answers(EmbeddingList))
@@ -69,7 +70,7 @@ async def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
         raise InvalidRequest("input: an empty text has no embedding", param="input")
     model = face.engine.model
     encoded = await prompts.of_prompt(
-        face.engine, body.input, 1, add_special_tokens=body.add_special_tokens, param="input"
+        face.engine, body.input, ONE, add_special_tokens=body.add_special_tokens, param="input"
     )
     inputs = [prompts.truncated(ids, body.truncate_prompt_tokens, model.max_model_len) for ids in encoded]
     for at, ids in enumerate(inputs):

@@ -1,6 +1,7 @@
 """Flights: the generations under way. How much may be held for them, how long one may take, how others end them.
 
-A choice counts from when its request is let in until it has ended, the tokens of a prompt until its answer begins.
+A choice counts from when its request is let in until it has ended, the tokens of a prompt until its answer begins. Of a
+beam search each beam is one, for they are what is computed.
 Work that nobody waits for has counts of its own, and all the time there is.
 """
 
@@ -116,7 +117,7 @@ class Flight:
 
     def __post_init__(self) -> None:
         self._waiting = {at: len(prompt) for at, prompt in enumerate(self._work.prompts)}
-        self._open = sum(params.n for params in self._work.params)
+        self._open = sum(params.num_rows for params in self._work.params)
 
     @property
     def num_choices(self) -> int:
@@ -180,8 +181,14 @@ class Flight:
     def _note(self, prompt_at: int, chunk: Chunk) -> None:
         self._held.tokens -= self._waiting.pop(prompt_at, 0)
         if chunk.finish_reason is not None:
-            self._open -= 1
-            self._held.choices -= 1
+            ended = self._ended_by(prompt_at, chunk.index)
+            self._open -= ended
+            self._held.choices -= ended
+
+    def _ended_by(self, prompt_at: int, index: int) -> int:
+        """How many places the end of one choice frees; the beams that nobody is told of end with the best one."""
+        params = self._work.params[prompt_at]
+        return 1 + params.num_rows - params.n if index == 0 else 1
 
     def _be_late(self, seconds: float) -> None:
         LATE.inc()

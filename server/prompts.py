@@ -16,7 +16,9 @@ from . import in_words
 from .deps import Face
 from .schemas import Message, Prompt
 
-MAX_PROMPTS = 2048  # of one completion request, each as often as it has choices: all run before what comes later
+MAX_PROMPTS = (
+    2048  # of one completion request, each as often as texts are computed of it: all run before what comes later
+)
 OWN_VARIABLES = frozenset(
     ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
 )  # what chat_template_kwargs may not set: each has a field of its own, or is the operator's
@@ -83,7 +85,7 @@ def rendered(
 async def of_prompt(
     engine: EngineFacts,
     prompt: Prompt,
-    n: int,
+    rows: tuple[str, int],
     *,
     add_special_tokens: bool,
     suffix: str | None = None,
@@ -91,15 +93,18 @@ async def of_prompt(
 ) -> list[list[int]]:
     """One list of token ids for each prompt of a request, which stand in its field `param`.
 
-    With a `suffix` they ask for what stands between the prompt and that.
+    `rows`: the field that says how many texts are computed of each, and how many that is. With a `suffix` they ask for
+    what stands between the prompt and that.
     """
     prompts = _each(prompt)
     if not prompts:
         raise InvalidRequest(f"{param}: the list is empty", param=param)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"{param}: {len(prompts)} {param}s are over {MAX_PROMPTS} in one request", param=param)
-    if len(prompts) > 1 and len(prompts) * n > MAX_PROMPTS:
-        raise InvalidRequest(f"n: {n} choices of {len(prompts)} prompts are over {MAX_PROMPTS} answers", param="n")
+    by, each = rows
+    if len(prompts) > 1 and len(prompts) * each > MAX_PROMPTS:
+        message = f"{by}: {each} texts of each of {len(prompts)} prompts are over {MAX_PROMPTS} in all"
+        raise InvalidRequest(message, param=by)
 
     def write(given: str | list[int]) -> list[int]:
         if suffix:

@@ -89,6 +89,13 @@ def scores_only(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0
 
 
+def rows(body: Sampling) -> tuple[str, int]:
+    """The field that says how many texts are computed of each prompt, choices or beams of a search, and how many."""
+    if body.use_beam_search and body.best_of:
+        return "best_of", body.best_of
+    return "n", body.n or 1
+
+
 def check_stream(body: Sampling) -> None:
     """Raises InvalidRequest for what only makes sense with, or without, a stream."""
     if body.stream_options is not None and not body.stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from aril.admin_api.keyring import Limits
@@ -24,9 +25,9 @@ class World:
         self.limits = {"key_a": Limits(**of_key)}
         self.quotas = Quotas(lambda subject: self.limits.get(subject, Limits()), lambda: self.now)
 
-    def ask(self, prompt: int = 10, max_tokens: int | None = 5, *, caller: Caller = CALLER, n: int = 1) -> Reservation:
+    def ask(self, prompt: int = 10, max_tokens: int | None = 5, *, caller: Caller = CALLER, **more: Any) -> Reservation:
         """One request of `caller`."""
-        params = SamplingParams(max_tokens=max_tokens, n=n)
+        params = SamplingParams(max_tokens=max_tokens, **more)
         base = Resolution(ref=None, speaker="tiny")
         return self.quotas.admit(Work(caller=caller, resolution=base, prompts=[[1] * prompt], params=[params]))
 
@@ -225,3 +226,9 @@ def test_idle_accounts_are_forgotten() -> None:
     world.now += 62
     world.quotas.spent()
     assert world.quotas.spent() == {}
+
+
+def test_every_beam_of_a_search_is_reserved_for() -> None:
+    world = World(tokens_per_minute=1000)
+    asked = world.ask(prompt=10, max_tokens=20, use_beam_search=True, temperature=0.0, n=2, best_of=32)
+    assert asked.headers["x-ratelimit-remaining-tokens"] == str(1000 - 10 - 32 * 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,19 @@ async def test_what_was_not_answered_has_no_shadow(sqlite_place: Place, folders:
         shadows.ended(work(real, shadow, GREEDY), outcome)
         shadows.ended(work(real, None, GREEDY), Outcome(outputs={(0, 0): [1]}))
         assert shadows.report(shadow) is None
+
+
+@pytest.mark.parametrize("beams", [{"n": 2}, {"n": 2, "best_of": 3}, {"best_of": 3}])
+@alive
+async def test_the_shadow_of_a_search_has_as_many_beams(
+    sqlite_place: Place, folders: list[Path], beams: dict[str, int]
+) -> None:
+    async with sqlite_place.running() as registry:
+        real, _ = await refs(registry, folders)
+        shadows = Shadows(registry.engine, registry.admin.service.load)
+        params = replace(GREEDY, use_beam_search=True, **beams)
+        chunks = [chunk async for chunk in registry.engine.generate("real", PROMPT, params, adapter=real)]
+        said = [token for chunk in chunks if chunk.index == 0 for token in chunk.token_ids]
+        shadows.ended(work(real, real, params), Outcome(outputs={(0, 0): said}))
+        found = await report(shadows, real)
+        assert (found.failed, found.answered, found.equal_share) == (0, 1, 1.0)

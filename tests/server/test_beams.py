@@ -111,3 +111,12 @@ def test_what_does_not_go_with_beams_is_refused_by_name(http: httpx.Client, fiel
 )
 def test_what_changes_nothing_is_accepted(http: httpx.Client, fields: dict[str, Any]) -> None:
     assert ask(http, **fields).status_code == 200
+
+
+@pytest.mark.parametrize(("wide", "param"), [({"best_of": 32}, "best_of"), ({"n": 32}, "n")])
+def test_many_prompts_have_no_more_beams_than_they_may_have_choices(
+    http: httpx.Client, wide: dict[str, int], param: str
+) -> None:
+    answer = ask(http, prompt=["a"] * 65, **wide)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert "over 2048 in all" in answer.json()["error"]["message"]

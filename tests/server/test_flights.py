@@ -29,15 +29,16 @@ TURNED_AWAY = 'aril_requests_turned_away_total{bound="choices"}'
 PATHS = ("/v1/completions", "/v1/chat/completions")
 
 
-def work(*lengths: int, n: int = 1) -> Work:
+def work(*lengths: int, n: int = 1, beams: int | None = None) -> Work:
     """A request with prompts of so many tokens."""
     resolution = Resolution(ref=None, speaker="tiny")
-    each = [SamplingParams(n=n)] * len(lengths)
+    search: dict[str, Any] = {} if beams is None else {"use_beam_search": True, "best_of": beams, "temperature": 0.0}
+    each = [SamplingParams(n=n, **search)] * len(lengths)
     return Work(caller=LOCAL, resolution=resolution, prompts=[[1] * length for length in lengths], params=each)
 
 
-def news(prompt_at: int, *, last: bool = False) -> tuple[int, Chunk]:
-    return prompt_at, Chunk("r", 0, [7], finish_reason="length" if last else None)
+def news(prompt_at: int, index: int = 0, *, last: bool = False) -> tuple[int, Chunk]:
+    return prompt_at, Chunk("r", index, [7], finish_reason="length" if last else None)
 
 
 async def told(*items: tuple[int, Chunk]) -> Stream:
@@ -52,6 +53,23 @@ def test_prompts_and_choices_count_by_what_they_hold() -> None:
             flights.begin(work(3, n=3))
         with flights.begin(work(3, n=2)), pytest.raises(Overloaded):
             flights.check(0)
+
+
+def test_every_beam_counts_until_the_search_ends() -> None:
+    async def live() -> None:
+        flights = Flights(Bounds(choices=16))
+        with flights.begin(work(3, 3, n=2, beams=8)) as flight:
+            with pytest.raises(Overloaded, match="16 answers are written"):
+                flights.check(0)
+            async for _ in flight.follow(told(news(0, 0, last=True), news(0, 1, last=True))):
+                pass
+            assert flight.num_choices == 8
+            with flights.begin(work(3, n=1, beams=8)), pytest.raises(Overloaded, match="16 answers are written"):
+                flights.check(0)
+        with flights.begin(work(3, n=16)):
+            pass
+
+    asyncio.run(live())
 
 
 def test_who_comes_alone_is_let_in_whatever_it_asks_for() -> None:
