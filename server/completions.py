@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     )
     longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
     encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]
-    params = [sampling.of_completion(body, face.engine, len(prompt)) for prompt in encoded]
+    params = await asyncio.to_thread(sampling.of_completion, body, face.engine, list(map(len, encoded)))
     work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
     headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
     generation = Generation(new_id("cmpl"), body.model, work, *standing_of(body, caller), headers=headers)

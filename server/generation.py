@@ -260,8 +260,9 @@ async def _merged(each: Sequence[AsyncIterator[Chunk]]) -> Stream:
 
     async def pump(prompt_at: int, chunks: AsyncIterator[Chunk]) -> None:
         try:
-            async for item in _checked(chunks, prompt_at):
-                await news.put(item)
+            async with aclosing(_checked(chunks, prompt_at)) as checked:  # also when cancelled while the queue is full
+                async for item in checked:
+                    await news.put(item)
         except Exception as error:
             await news.put(error)
         else:

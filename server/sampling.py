@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import InvalidRequest
@@ -33,6 +34,8 @@ SHARED = (
     "length_penalty",
     "early_stopping",
 )
+LONG = ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words")  # fields that may name thousands of tokens
+MAX_RULES = 1 << 20  # of them, over all prompts of a request: the engine looks through each prompt's between two steps
 # What a beam search needs and the model's own defaults would not have it; what a caller says of these is heard.
 BEAM_DEFAULTS: Mapping[str, Any] = {
     "temperature": 0.0,
@@ -54,11 +57,16 @@ def of_chat(body: ChatRequest, engine: EngineFacts, num_prompt: int) -> Sampling
         fields["logprobs"] = body.top_logprobs or 0
     asked = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     _check_context(engine.model, num_prompt, fields.get("max_tokens"), params=("messages", asked))
-    return _built({"max_tokens": None, **engine.default_params, **fields}, engine.model, num_prompt)
+    fields = {"max_tokens": None, **engine.default_params, **fields}
+    return SamplingParams(**{**fields, "max_tokens": _most(fields, engine.model, num_prompt)})
 
 
-def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int) -> SamplingParams:
-    """The params of one prompt of a completion request. `max_tokens` 0 with `echo` scores the prompt alone."""
+def of_completion(body: CompletionRequest, engine: EngineFacts, lengths: Sequence[int]) -> list[SamplingParams]:
+    """The params of each prompt of a completion request, by its length. `max_tokens` 0 with `echo` scores them alone.
+
+    Prompts that have the same share one object, and others all that may be long in it. For a worker thread.
+    """
+    _check_rules(body, len(lengths))
     fields = _shared(body, engine.model.vocab_size)
     if body.echo and body.truncate_prompt_tokens is not None:
         raise InvalidRequest("echo does not go with truncate_prompt_tokens: send the prompt's end alone", param="echo")
@@ -72,8 +80,28 @@ def of_completion(body: CompletionRequest, engine: EngineFacts, num_prompt: int)
             fields["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
     if scores_only(body):
         fields["max_tokens"] = 1
-    _check_context(engine.model, num_prompt, fields.get("max_tokens"), params=("prompt", "max_tokens"))
-    return _built({"max_tokens": COMPLETION_TOKENS, **engine.default_params, **fields}, engine.model, num_prompt)
+    for length in lengths:
+        _check_context(engine.model, length, fields.get("max_tokens"), params=("prompt", "max_tokens"))
+    fields = {"max_tokens": COMPLETION_TOKENS, **engine.default_params, **fields}
+    made: dict[int | None, SamplingParams] = {}
+    each = [_most(fields, engine.model, length) for length in lengths]
+    for most in each:
+        if not made:
+            made[most] = engine.text.spelled(SamplingParams(**{**fields, "max_tokens": most}))
+        elif most not in made:
+            made[most] = replace(made[each[0]], max_tokens=most)
+    return [made[most] for most in each]
+
+
+def _check_rules(body: Sampling, num_prompts: int) -> None:
+    """Raises InvalidRequest for rules too long to be laid before the engine once for each prompt."""
+    for name in LONG if num_prompts > 1 else ():
+        given = getattr(body, name) or ()
+        size = sum(map(len, given)) if name == "bad_words" else len(given)
+        if size * num_prompts > MAX_RULES:
+            unit = "characters" if name == "bad_words" else "tokens"
+            text = f"{name}: {size} {unit} for each of {num_prompts} prompts are over {MAX_RULES} in all"
+            raise InvalidRequest(text, param=name)
 
 
 def _ends_of_middle(body: CompletionRequest, engine: EngineFacts) -> tuple[int, ...]:
@@ -151,11 +179,10 @@ def _check_context(model: ModelInfo, num_prompt: int, max_tokens: int | None, *,
         raise InvalidRequest(start + text, param=asked, code="context_length_exceeded")
 
 
-def _built(fields: Mapping[str, Any], model: ModelInfo, num_prompt: int) -> SamplingParams:
-    """A default may be cut to what the context still holds; what was asked for has been checked."""
+def _most(fields: Mapping[str, Any], model: ModelInfo, num_prompt: int) -> int | None:
+    """The max_tokens of a prompt: a default is cut to what the context still holds; one asked for has been checked."""
     room = model.max_model_len - num_prompt
     if fields.get("min_tokens", 0) > room:
         raise InvalidRequest(f"min_tokens: the context has room for {room} tokens", param="min_tokens")
-    if fields["max_tokens"] is not None:
-        fields = {**fields, "max_tokens": min(fields["max_tokens"], room)}
-    return SamplingParams(**fields)
+    most: int | None = fields["max_tokens"]
+    return None if most is None else min(most, room)

@@ -6,7 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
+from aril.server.sampling import of_completion
+from aril.server.schemas import CompletionRequest
 from builders.answers import GREEDY, both_ways, joined
+from builders.serving import Served
 
 F, G = 40, 41  # the tokens of two letters
 
@@ -57,3 +60,36 @@ def test_what_leaves_nothing_is_refused_by_name(
 @pytest.mark.parametrize("harmless", [{"bad_words": []}, {"bad_words": None, "allowed_token_ids": None}])
 def test_no_words_are_no_rule(http: httpx.Client, harmless: dict[str, Any]) -> None:
     assert both_ways(http, max_tokens=4, **harmless)[0] == both_ways(http, max_tokens=4)[0]
+
+
+def test_the_prompts_of_a_request_share_their_rules(served: Served) -> None:
+    biases = {str(token): 1.0 for token in range(300)}
+    body = CompletionRequest.model_validate(
+        {"prompt": "a", "model": "tiny", "logit_bias": biases, "allowed_token_ids": [F, G], "bad_words": ["FG"]}
+    )
+    longest = served.engine.model.max_model_len
+    plain, cut, same = of_completion(body, served.engine, [5, longest - 3, 8])
+    assert plain is same
+    assert (plain.max_tokens, cut.max_tokens) == (16, 3)
+    assert plain.logit_bias is cut.logit_bias
+    assert plain.allowed_token_ids is cut.allowed_token_ids
+    assert plain.bad_words_ids == cut.bad_words_ids != ()
+    assert plain.bad_words == cut.bad_words == ()  # spelled once for all
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("logit_bias", {str(token): 1 for token in range(512)}),
+        ("allowed_token_ids", [F] * 513),
+        ("stop_token_ids", [F] * 513),
+        ("bad_words", ["F" * 513]),
+    ],
+)
+def test_long_rules_for_many_prompts_are_refused_by_name(http: httpx.Client, name: str, rules: Any) -> None:
+    body = {**GREEDY, "prompt": [[F]] * 2048, "max_tokens": 1, name: rules}
+    if name == "logit_bias":
+        body[name] = {**rules, "0512": 1}  # not checked before its size is
+    answer = http.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name), answer.text
+    assert "over 1048576 in all" in answer.json()["error"]["message"]
