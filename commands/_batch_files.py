@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.batch_lines import Checked, Line, Reply, id_in
+from ..core.batch_lines import REPLY_START, Checked, Line, Reply, id_in
 from ..core.errors import InvalidRequest
 
 
@@ -15,7 +15,7 @@ class Requests:
     """A file of requests. Raises InvalidRequest naming the first line at fault."""
 
     def __init__(self, path: Path, urls: Collection[str]) -> None:
-        self._path = path
+        self.path = path
         self._urls = urls
         self._checked = Checked()
         for number, raw in self._raw():
@@ -39,23 +39,25 @@ class Requests:
 
     def _raw(self) -> Iterator[tuple[int, bytes]]:
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 yield from ((number, raw) for number, raw in enumerate(file, 1) if raw.strip())
         except OSError as error:
-            raise InvalidRequest(f"-i {self._path}: {error.strerror}", param="input_file") from None
+            raise InvalidRequest(f"-i {self.path}: {error.strerror}", param="input_file") from None
 
     def _refuse(self) -> None:
         for error in self._checked.errors:
-            raise InvalidRequest(f"-i {self._path}: {error.message}", param="input_file", code=error.code)
+            raise InvalidRequest(f"-i {self.path}: {error.message}", param="input_file", code=error.code)
 
 
 class Answers:
-    """A file of answers, which grows line by line. A last line that was cut short is dropped."""
+    """A file of answers, which grows line by line. An answer at its end that was cut short is dropped."""
 
     def __init__(self, path: Path, requests: Requests) -> None:
         """Raises InvalidRequest for a file that cannot be written, or holds anything but answers to `requests`."""
         self._path = path
         try:
+            if path.exists() and path.samefile(requests.path):
+                raise InvalidRequest(f"-o {path}: this is the input; give another file", param="output_file")
             self._file: BinaryIO = path.open("a+b")
         except OSError as error:
             raise InvalidRequest(f"-o {path}: {error.strerror}", param="output_file") from None
@@ -79,10 +81,11 @@ class Answers:
         self._file.seek(0)
         end = 0
         for number, raw in enumerate(self._file, 1):
-            if not raw.endswith(b"\n"):
+            is_torn = not raw.endswith(b"\n")
+            if is_torn and raw[: len(REPLY_START)] == REPLY_START[: len(raw)]:
                 break
             custom_id = id_in(raw)
-            if custom_id not in requests:
+            if is_torn or custom_id not in requests:
                 message = f"line {number} is no answer to a request of the input; give a file of its own to each input"
                 raise InvalidRequest(f"-o {self._path}: {message}", param="output_file")
             done.add(str(custom_id))

@@ -15,6 +15,8 @@ from .errors import InvalidRequest
 
 FIELDS = ("custom_id", "method", "url", "body")
 LONGEST_ID = 512  # characters of a custom_id
+REPLY_ID = "batch_req_"
+REPLY_START = f'{{"id":"{REPLY_ID}'.encode()  # of every line that answers one
 MARK = b"\xef\xbb\xbf"  # that some editors begin a file with
 # Ends of lines to str.splitlines, which many a reader of such files uses; JSON lets them stand in a text as they are.
 ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -178,7 +180,7 @@ def _field(said: Mapping[str, Any], name: str, number: int) -> Any:
 
 
 def _written(line: Line, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> bytes:
-    id = f"batch_req_{uuid.uuid4().hex}"
+    id = f"{REPLY_ID}{uuid.uuid4().hex}"
     said = {"id": id, "custom_id": line.custom_id, "response": response, "error": error}
     text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
     return text.translate(ENDS).encode("utf-8", "replace") + b"\n"

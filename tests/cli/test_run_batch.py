@@ -96,12 +96,26 @@ def test_a_wrong_file_is_one_line_that_names_the_line(
     assert len(said.splitlines()) == 1
 
 
-def test_answers_to_other_requests_are_not_mixed_with_these(batch: Batch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("held", [b'{"custom_id": "another"}\n', b'{"custom_id": "r0"}', b'{"id": "mine", "x": 1}'])
+def test_a_file_of_anything_else_is_left_as_it_is(
+    batch: Batch, held: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     batch.given.write_bytes(requests(1))
-    batch.got.write_bytes(b'{"custom_id": "another"}\n')
+    batch.got.write_bytes(held)
     assert batch.run() == 2
-    assert "line 1 is no answer to a request of the input" in capsys.readouterr().err
-    assert batch.got.read_bytes() == b'{"custom_id": "another"}\n'
+    assert f"{batch.got}: line 1 is no answer to a request of the input" in capsys.readouterr().err
+    assert batch.got.read_bytes() == held
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_answers_are_not_written_into_the_requests(
+    batch: Batch, end: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch.given.write_bytes(requests(1).strip() + end)
+    batch.got.hardlink_to(batch.given)
+    assert batch.run() == 2
+    assert f"-o {batch.got}: this is the input" in capsys.readouterr().err
+    assert batch.given.read_bytes() == requests(1).strip() + end
 
 
 def test_the_model_may_come_as_a_flag_and_must_come(files: Files, tmp_path: Path) -> None:
