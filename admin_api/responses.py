@@ -43,20 +43,26 @@ class Responses:
 
     async def keep(self, caller: Caller, response: Json, items: Sequence[Json], *, ended: bool) -> None:
         """Keep a new response with its whole input; one that has not ended is held by this server. Raises TooLarge."""
-        row = StoredResponse(
-            id=response["id"],
-            tenant_id=caller.tenant_id,
-            size=ROW_BYTES + _length(response) + _length(items),
-            held_by=None if ended else self._me,
-            held_until=None if ended else now() + LEASE,
-            response=response,
-            input=list(items),
-        )
-        if row.size > self._max_bytes:
-            bound = f"this server keeps {self._max_bytes} bytes of responses"
-            raise TooLarge(f"{bound}; this one has {row.size}: send store: false", param="store")
-        await self._database.run(lambda session: session.add(row))
-        await self._trim(row.tenant_id, row.size, but=row.id)
+
+        def work(session: Session) -> int:
+            size = _size(response, items)
+            if size > self._max_bytes:
+                bound = f"this server keeps {self._max_bytes} bytes of responses"
+                raise TooLarge(f"{bound}; this one has {size}: send store: false", param="store")
+            row = StoredResponse(
+                id=response["id"],
+                tenant_id=caller.tenant_id,
+                size=size,
+                held_by=None if ended else self._me,
+                held_until=None if ended else now() + LEASE,
+                response=response,
+                input=list(items),
+            )
+            session.add(row)
+            return size
+
+        size = await self._database.run(work)
+        await self._trim(caller.tenant_id, size, but=response["id"])
 
     async def find(self, caller: Caller, id: str) -> Json | None:
         """The response of that id, as it stands."""
@@ -72,10 +78,10 @@ class Responses:
 
     async def finish(self, caller: Caller, id: str, changes: Mapping[str, Any]) -> Json | None:
         """Change a response that is being made, for the last time; one that has ended stays as it is. Returns it as it
-        stands then."""
+        stands then. Whoever makes it may be late to say that it still does: an answer that is there is kept."""
 
         def work(session: Session) -> Json | None:
-            row = _row(session, caller, id)
+            row = _row(session, caller, id, maker=self._me)
             if row is not None and row.held_by is not None:
                 _end(row, changes)
             return None if row is None else row.response
@@ -133,10 +139,11 @@ def _of(caller: Caller, id: str) -> Select[StoredResponse]:
     return select(StoredResponse).where(StoredResponse.id == id, StoredResponse.tenant_id == caller.tenant_id)
 
 
-def _row(session: Session, caller: Caller, id: str) -> StoredResponse | None:
-    """One of the caller's tenant, locked; it has failed if nobody makes it any more."""
+def _row(session: Session, caller: Caller, id: str, *, maker: str | None = None) -> StoredResponse | None:
+    """One of the caller's tenant, locked; it has failed if nobody makes it any more, which `maker` does not ask of
+    itself."""
     row = session.scalars(_of(caller, id).with_for_update()).one_or_none()
-    if row is not None and _has_lapsed(row):
+    if row is not None and row.held_by != maker and _has_lapsed(row):
         _end(row, CUT)
     return row
 
@@ -147,9 +154,9 @@ def _has_lapsed(row: StoredResponse) -> bool:
 
 def _end(row: StoredResponse, changes: Mapping[str, Any]) -> None:
     row.response = {**row.response, **changes}
-    row.size = ROW_BYTES + _length(row.response) + _length(row.input)
+    row.size = _size(row.response, row.input)
     row.held_by = row.held_until = None
 
 
-def _length(value: object) -> int:
-    return len(json.dumps(value))
+def _size(response: Mapping[str, Any], items: Sequence[Json]) -> int:
+    return ROW_BYTES + len(json.dumps(response)) + len(json.dumps(items))

@@ -99,6 +99,19 @@ async def test_a_response_that_nobody_makes_any_more_has_failed(database_url: st
 
 
 @alive
+async def test_an_answer_that_is_there_is_kept_however_late_its_server_is(database_url: str) -> None:
+    async with keeping(database_url) as kept:
+        other = Responses(kept._database, days=30, max_bytes=1 << 20)
+        for id in ("resp_1", "resp_2"):
+            await kept.keep(OURS, response(id, "in_progress"), ITEMS, ended=False)
+        await change(kept, held_until=now() - 1)
+        assert await kept.finish(OURS, "resp_1", {"status": "completed"}) == response("resp_1")
+        found = await other.finish(OURS, "resp_2", {"status": "cancelled"})
+        assert found is not None
+        assert found["status"] == "failed"
+
+
+@alive
 async def test_a_server_that_says_that_it_lives_keeps_its_responses(database_url: str) -> None:
     async with keeping(database_url) as kept:
         await kept.keep(OURS, response("resp_1", "in_progress"), ITEMS, ended=False)
