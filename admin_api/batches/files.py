@@ -34,23 +34,25 @@ class Asked:
     descending: bool = True
 
 
-def begin(session: Session, tenant_id: int, name: str, purpose: str, expires: int | None = None) -> File:
-    """A file that nobody sees before it is `complete`; raises Conflict when the tenant keeps too many."""
+def begin(
+    session: Session, tenant_id: int, name: str, purpose: str, *, size: int = 0, expires: int | None = None
+) -> File:
+    """A file that nobody sees before it is `complete`, with room for the `size` bytes that an upload has; raises
+    Conflict when the tenant keeps too many."""
     if purpose == INPUT:
-        _check_room(session, tenant_id)
-    made = File(id=new_id(PREFIX), tenant_id=tenant_id, name=name, purpose=purpose, expires=expires)
+        _check_room(session, tenant_id, size)
+    made = File(id=new_id(PREFIX), tenant_id=tenant_id, name=name, purpose=purpose, size=size, expires=expires)
     session.add(made)
     session.flush()
     return made
 
 
 def append(session: Session, id: str, number: int, data: bytes) -> None:
-    """Add a piece; raises Conflict when the file has gone meanwhile."""
+    """Add a piece of an upload; raises Conflict when the file has gone meanwhile."""
     found = session.get(File, id, with_for_update=True)
     if found is None:
         raise Conflict(f"the file {id} was deleted while it came")
     session.add(FilePiece(file_id=id, number=number, data=data))
-    found.size += len(data)
 
 
 def complete(session: Session, id: str) -> File:
@@ -115,7 +117,7 @@ def _visible(tenant_id: int) -> ColumnElement[bool]:
     return and_(File.tenant_id == tenant_id, File.complete, or_(File.expires.is_(None), File.expires > now()))
 
 
-def _check_room(session: Session, tenant_id: int) -> None:
+def _check_room(session: Session, tenant_id: int, more: int) -> None:
     owner = session.scalars(select(Tenant).where(Tenant.id == tenant_id).with_for_update(key_share=True)).one_or_none()
     if owner is None:
         raise NotFound("the tenant of this key is gone", code="tenant_not_found")
@@ -124,8 +126,8 @@ def _check_room(session: Session, tenant_id: int) -> None:
     ).one()
     if count >= MOST_FILES:
         raise _over(f"the tenant keeps {count} files, and {MOST_FILES} is the most")
-    if size >= MOST_BYTES:
-        raise _over(f"the tenant's files hold {size} bytes, and {MOST_BYTES} is the most")
+    if size + more > MOST_BYTES:
+        raise _over(f"the tenant's files hold {size} bytes, this one has {more}, and {MOST_BYTES} is the most")
 
 
 def _over(words: str) -> Conflict:

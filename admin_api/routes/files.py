@@ -19,6 +19,7 @@ from ..db import Database
 from ..forms import form_of
 from ..guard import CallerDep
 from ..tables import NAME_LENGTH, File, now
+from ..turns import Turns
 
 HOUR = 3600
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -55,6 +56,7 @@ class FileRoutes:
     def __init__(self, database: Database, max_bytes: int) -> None:
         self._database = database
         self._max_bytes = max_bytes
+        self._turns = Turns()
         self.router = APIRouter(tags=["files"])
         add = self.router.add_api_route
         add("/v1/files", self.create, methods=["POST"], openapi_extra=FORM)
@@ -68,13 +70,15 @@ class FileRoutes:
     async def create(self, request: Request, caller: CallerDep) -> FileView:
         """Upload the requests of a batch. The file is durable when it is acknowledged."""
         bounds = {"max_files": 1, "max_fields": len(FIELDS) + 1}
-        async with form_of(request, self._max_bytes, **bounds, wanted=WANTED, param="file") as form:
+        received = form_of(request, self._max_bytes, **bounds, wanted=WANTED, param="file")
+        async with self._turns.of(caller.tenant), received as form:
             sent, expires = _sent(form)
-            if (sent.size or 0) > self._max_bytes:
-                raise TooLarge(f"the file has {sent.size} bytes, and {self._max_bytes} is the most", param="file")
+            size = sent.size or 0
+            if size > self._max_bytes:
+                raise TooLarge(f"the file has {size} bytes, and {self._max_bytes} is the most", param="file")
             name = (sent.filename or "")[:NAME_LENGTH].replace("\0", "")
-            begin = partial(files.begin, tenant_id=caller.tenant_id, name=name, purpose=files.INPUT, expires=expires)
-            made = await self._database.run(begin)
+            begin = partial(files.begin, tenant_id=caller.tenant_id, name=name, purpose=files.INPUT)
+            made = await self._database.run(partial(begin, size=size, expires=expires))
             await self._take(sent, made.id)
         return FileView.of(await self._database.run(partial(files.complete, id=made.id)))
 

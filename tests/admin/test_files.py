@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -179,6 +180,18 @@ async def test_a_tenant_keeps_so_many_files_and_bytes(
         answer = await registry.send("POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"x")})
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "quota_exceeded")
         await uploaded(other, b"x")
+
+
+@alive
+async def test_uploads_that_come_at_once_keep_to_the_bound_together(
+    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 2000)
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("a", b"x" * 999)}}
+    async with sqlite_place.running() as registry:
+        answers = await asyncio.gather(*[registry.send("POST", "/v1/files", **form) for _ in range(4)])
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 409, 409]
+        assert len(await listed(registry)) == 2
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=10001", "order=up", "after=file-1", "after=batch_" + "0" * 32])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from aril.admin_api.turns import Turns
@@ -25,9 +24,10 @@ async def test_one_upload_too_many_waits_for_its_own_tenant_alone() -> None:
         pass
 
 
+@pytest.mark.parametrize("path", [ADAPTERS, "/v1/files"])
 @alive
 async def test_uploads_that_never_end_leave_the_rest_unread(
-    sqlite_place: Place, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+    sqlite_place: Place, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Turns.__init__, "__kwdefaults__", {"most": 2, "seconds": 0.05})
     begun, end = asyncio.Semaphore(0), asyncio.Event()
@@ -39,12 +39,12 @@ async def test_uploads_that_never_end_leave_the_rest_unread(
 
     form = {"content-type": "multipart/form-data; boundary=x"}
     async with sqlite_place.running() as registry, asyncio.TaskGroup() as group:
-        slow = [group.create_task(registry.http.post(ADAPTERS, content=endless(), headers=form)) for _ in range(2)]
+        slow = [group.create_task(registry.http.post(path, content=endless(), headers=form)) for _ in range(2)]
         for _ in slow:
             await begun.acquire()
-        refused = await registry.upload("pirate", folders[0])
+        refused = await registry.http.post(path, content=b"", headers=form)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_uploads")
         assert int(refused.headers["retry-after"]) >= 1
         end.set()
         await asyncio.wait(slow)
-        assert (await registry.upload("pirate", folders[0])).json()["state"] == "ready"
+        assert (await registry.http.post(path, content=b"", headers=form)).status_code == 400
