@@ -58,5 +58,6 @@ class Reconciler:
             await asyncio.sleep(self._seconds)
             try:
                 await self.once()
-            except ArilError as error:
-                log.error(event("reconcile_failed", error=error, again_in=f"{self._seconds:g}s"))
+            except Exception as error:  # whatever it is, the next time comes
+                told = None if isinstance(error, ArilError) else error
+                log.error(event("reconcile_failed", error=error, again_in=f"{self._seconds:g}s"), exc_info=told)

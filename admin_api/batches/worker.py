@@ -160,6 +160,8 @@ class Worker:
 
     async def _run(self, held: Held) -> Batch:
         """From wherever it stands to its end."""
+        if held.batch.state is BatchState.FINALIZING:  # every line has its answer, however late it is now
+            return await self._end(held, BatchState.COMPLETED)
         if held.batch.attempts > MAX_ATTEMPTS:
             message = f"{MAX_ATTEMPTS} servers ended or failed at it before one more line was answered"
             return await self._end(held, BatchState.FAILED, Unavailable(message, code="server_error"))
@@ -228,7 +230,8 @@ class Worker:
                 late.append(Reply.none(line, "batch_expired", message))
                 if len(late) >= EXPIRED_AT_ONCE:
                     await write()
-        await write()
+        if late:
+            await write()
 
     async def _end(self, held: Held, state: BatchState, *errors: ArilError) -> Batch:
         told = [

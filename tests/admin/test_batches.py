@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aril.admin_api.batches import reading, rows
-from aril.admin_api.tables import Batch
+from aril.admin_api.tables import Batch, BatchState
 from builders.batches import (
     COMPLETIONS,
     LONG,
@@ -189,6 +189,17 @@ async def test_lines_without_an_answer_by_the_end_of_the_window_are_told_so(plac
         (late,) = await content(registry, batch["error_file_id"])
     assert (batch["status"], batch["request_counts"]) == ("expired", {"total": 2, "completed": 1, "failed": 1})
     assert (late["custom_id"], late["response"], late["error"]["code"]) == ("long", None, "batch_expired")
+
+
+@alive
+async def test_a_batch_whose_last_step_comes_after_its_window_is_complete(place: Place) -> None:
+    async with place.running() as registry:
+        before = await ended(registry, await begun(registry, requests(2)))
+        await changed(registry, before["id"], state=BatchState.FINALIZING, expires=1)
+        registry.admin.batches.wake()
+        batch = await ended(registry, before["id"])
+    assert (batch["status"], batch["request_counts"]) == ("completed", before["request_counts"])
+    assert batch["output_file_id"] == before["output_file_id"]
 
 
 @alive

@@ -250,6 +250,22 @@ async def test_changes_of_another_process_are_followed(place: Place, folders: li
 
 
 @alive
+async def test_reconciling_goes_on_after_any_fault(sqlite_place: Place) -> None:
+    again = asyncio.Event()
+
+    async def faulty() -> None:
+        if reconciler._sweeps == (faulty,):
+            reconciler._sweeps = (faulty, faulty)
+            raise RuntimeError("a fault of our own")
+        again.set()
+
+    async with sqlite_place.running(reconcile_seconds=0.01) as registry, asyncio.timeout(20):
+        reconciler = registry.admin.reconciler
+        reconciler._sweeps = (faulty,)
+        await again.wait()
+
+
+@alive
 async def test_every_change_leaves_an_audit_line(place: Place, folders: list[Path]) -> None:
     async with place.running() as registry:
         service, someone = registry.admin.service, Caller(name="someone", scopes=EVERYTHING)
