@@ -164,15 +164,15 @@ class ServerConfig:
     )
     tool_call_parser: str | None = option(
         "--tool-call-parser",
-        "how the model writes tool calls, in vLLM's words: granite, hermes, json, llama3_json, mistral, pythonic, "
-        "qwen3_coder; by default as its chat template teaches, else json",
+        f"how the model writes tool calls, in vLLM's words: {', '.join(calls.REGISTRY.names())}; by default as its "
+        f"chat template teaches, else {calls.FALLBACK}",
         None,
         parse=known(calls.REGISTRY),
     )
     reasoning_parser: str | None = option(
         "--reasoning-parser",
-        "how the model writes reasoning, to tell it from the answer: deepseek_r1, granite, mistral, qwen3; by default "
-        "it is part of it",
+        "how the model writes reasoning, to tell it from the answer: "
+        f"{', '.join(reasoning.REGISTRY.names())}; by default it is part of it",
         None,
         parse=known(reasoning.REGISTRY),
     )

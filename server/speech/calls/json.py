@@ -1,6 +1,6 @@
 """What models write that were taught nothing else: JSON, bare, between `<tool_call>` marks, or fenced as code.
 
-server/tools/in_words.py asks for it where a chat template knows no tools.
+server/in_words.py asks for it where a chat template knows no tools.
 """
 
 from __future__ import annotations
