@@ -16,7 +16,6 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ..server.config import ServerConfig
 from ..server.deps import Face
-from ..server.flights import Flights
 from ..server.workers import wire
 from ..server.workers.desk import Desk
 from ._crew import Crew
@@ -46,7 +45,7 @@ async def live_with_crew(
             log_level=logging.getLevelName(logging.getLogger(OURS).level),
         )
         crew = Crew(Desk(face.keys, face.catalog, face.runs, hello), listener, config.api_server_count)
-        server = _Inner(app, face.flights, config, crew)
+        server = _Inner(app, face, config, crew)
         await server.live(inner, lambda: crew.start(on_ready, server.stop))
         if crew.failure is not None:
             raise crew.failure
@@ -55,10 +54,10 @@ async def live_with_crew(
 class _Inner(HttpServer):
     """Answers what the crew hands on, and outlives it."""
 
-    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig, crew: Crew) -> None:
+    def __init__(self, app: ASGIApp, face: Face, config: ServerConfig, crew: Crew) -> None:
         # Who reaches the socket is one of ours, and says who asks.
         believing = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), trusted_hosts="*"))
-        super().__init__(believing, flights, config, tls=None)
+        super().__init__(believing, face.flights, config, tls=None, background=face.responses.running)
         self._crew = crew
         self._seconds = config.drain_timeout + LAST_WORDS
 

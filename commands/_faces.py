@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from ..admin_api.app import Admin, build
@@ -53,6 +54,7 @@ def show(
 
 async def _live(house: House, options: HouseOptions, door: Door, announce: Callable[[House, list[str]], None]) -> None:
     manners = _manners(options)
+    ending = AsyncExitStack()
     try:
         await house.admin.start()
         if options.with_examples:
@@ -71,6 +73,8 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
             formats=Formats.of(house.engine.text, options.server.tool_call_parser, options.server.reasoning_parser),
             routers=[admin.router],
         )
+        shelf = app.state.face.responses
+        ending.push_async_callback(shelf.close)  # after a second signal nobody else does
         await admin.batches.start(Inside(app))
         gc.freeze()  # what has been loaded stays: collections while serving need not walk it
         gc.set_threshold(*GC_THRESHOLD)
@@ -82,10 +86,12 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
             house.engine.prepare()
 
         if options.server.api_server_count == 1:
-            await HttpServer(app, manners.flights, options.server, door.tls).live(door.listener, on_ready)
+            server = HttpServer(app, manners.flights, options.server, door.tls, shelf.running)
+            await server.live(door.listener, on_ready)
         else:
             await live_with_crew(app, app.state.face, options.server, door.listener, on_ready)
     finally:
+        await ending.aclose()
         await house.admin.close()
         await house.engine.close()
         for writer in manners.writers:

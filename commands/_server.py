@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
@@ -32,13 +32,22 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM)
 LAST_WORDS = 1  # seconds that clients get to read how their requests ended
 CUT = "the server ended before this answer did"
 
+Background = Callable[[], Set[asyncio.Task[None]]]  # what runs though no client waits for it
+
 log = get_logger(__name__)
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn's, with our end: SIGTERM or SIGINT lets `flights` land, for so many seconds; a second one does not."""
 
-    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        flights: Flights,
+        config: ServerConfig,
+        tls: ssl.SSLContext | None,
+        background: Background = frozenset,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -53,6 +62,7 @@ class HttpServer(uvicorn.Server):
         self.config.load()
         self.config.ssl = tls  # read and tried long before
         self._flights = flights
+        self._background = background
         self._drain_seconds = config.drain_timeout
         self._hurry = asyncio.Event()
 
@@ -97,13 +107,14 @@ class HttpServer(uvicorn.Server):
         """Returns when nothing runs, when the time is over, or when somebody hurries."""
         loop = asyncio.get_running_loop()
         end, hurry = loop.time() + self._drain_seconds, asyncio.ensure_future(self._hurry.wait())
-        if self.server_state.tasks:
-            running = len(self.server_state.tasks)
+        if running := len(self._running()):
             log.info(event("draining", requests=running, seconds=self._drain_seconds, hurry="another signal"))
-        while self.server_state.tasks and not hurry.done() and (left := end - loop.time()) > 0:
-            awaited = {*self.server_state.tasks, hurry}
-            await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while (tasks := self._running()) and not hurry.done() and (left := end - loop.time()) > 0:
+            await asyncio.wait({*tasks, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
+
+    def _running(self) -> Set[asyncio.Task[None]]:
+        return {*self.server_state.tasks, *self._background()}
 
 
 def manners_of(config: ServerConfig, flights: Flights, count: Callable[[str, str], None] = count) -> Manners:

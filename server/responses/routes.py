@@ -170,7 +170,9 @@ async def _made(making: Making, face: Face, caller: Caller, store: ResponseStore
         log.add(numbered(("response.failed", {"response": failed})))
         await store.finish(caller, making.id, failed)
     except asyncio.CancelledError:
-        await store.finish(caller, making.id, {"status": "failed", "error": STOPPED})
+        ended = {"status": "failed", "error": STOPPED}
+        kept = await store.finish(caller, making.id, ended) or making.shown("in_progress") | ended
+        log.add(numbered((f"response.{kept['status']}", {"response": kept})))
         raise
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 
-from ...core.errors import ArilError, InvalidRequest, NotFound, Unavailable
+from ...core.errors import InvalidRequest, NotFound, Unavailable
 from ...core.log import event, get_logger
 from .store import ResponseStore
 
@@ -92,6 +92,10 @@ class Shelf:
         if self._beating is None or self._beating.done():
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
+    def running(self) -> set[asyncio.Task[None]]:
+        """All that is being made here."""
+        return {run.task for run in self._runs.values()}
+
     def log(self, id: str) -> Log | None:
         """The events of a response that is being made here."""
         return self._runs[id].log if id in self._runs else None
@@ -120,8 +124,8 @@ class Shelf:
             ids = list(self._runs)
             try:
                 wanted = await self.needed("store").hold(ids)
-            except ArilError as error:
-                log.warning(event("responses_not_held", error=error))
+            except Exception as error:  # it goes on: nobody else would hear what is not wanted any more
+                log.warning(event("responses_not_held", error=repr(error)))
                 continue
             for id in ids:
                 if id not in wanted:

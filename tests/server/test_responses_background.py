@@ -37,8 +37,10 @@ def test_it_begins_at_once_and_ends_as_if_it_had_been_waited_for(client: OpenAI)
 
 
 def test_a_cancelled_one_stays_cancelled_and_is_aborted(client: OpenAI, served: Served) -> None:
-    begun = client.responses.create(**LONG)
-    assert client.responses.cancel(begun.id).status == "cancelled"
+    with client.responses.create(stream=True, **LONG) as stream:
+        begun = next(iter(stream)).response
+        assert client.responses.cancel(begun.id).status == "cancelled"
+        assert [event.type for event in stream][-1] == "response.cancelled"
     assert client.responses.cancel(begun.id).status == "cancelled"
     while served.engine.status().running:
         pass
@@ -96,6 +98,14 @@ class Remembering:
         return self.wanted
 
 
+class Failing(Remembering):
+    """A store that fails as no store of ours does."""
+
+    async def hold(self, ids: list[str]) -> set[str]:
+        self.held += 1
+        raise RuntimeError("no such table")
+
+
 @alive
 async def test_what_another_server_has_ended_is_not_made_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "BEAT", 0.0)
@@ -110,6 +120,17 @@ async def test_what_another_server_has_ended_is_not_made_any_longer(monkeypatch:
     assert here.log("b") is not None
     await here.close()
     assert here.log("b") is None
+
+
+@alive
+async def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "BEAT", 0.0)
+    store = Failing()
+    here = Shelf(store)  # type: ignore[arg-type]  # it is asked for nothing else
+    here.start("a", asyncio.sleep(3600), Log())
+    await until(lambda: store.held > 2)
+    assert len(here.running()) == 1
+    await here.close()
 
 
 @alive
