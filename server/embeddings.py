@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
 from ..core.body import describes
 from ..core.callers import Caller
@@ -61,7 +62,8 @@ async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRe
             usage.count(at, chunk)
             if chunk.embedding is not None:
                 vectors[at] = chunk.embedding
-    return JSONResponse(_shown(body, vectors, usage), headers=generation.headers)
+    written = await asyncio.to_thread(_shown, body, vectors, usage)  # a second of work for thousands of vectors
+    return Response(written, media_type="application/json", headers=generation.headers)
 
 
 async def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
@@ -89,15 +91,16 @@ def _check_length(at: int, ids: Sequence[int], model: ModelInfo) -> None:
         )
 
 
-def _shown(body: EmbeddingRequest, vectors: dict[int, Vector], usage: Usage) -> dict[str, Any]:
-    """OpenAI's list of embeddings."""
-    data = [
-        {"object": "embedding", "index": at, "embedding": _written(body, vector)}
+def _shown(body: EmbeddingRequest, vectors: dict[int, Vector], usage: Usage) -> str:
+    """OpenAI's list of embeddings, as JSON. It is written vector by vector, so that other threads get their turns."""
+    data = (
+        json.dumps({"object": "embedding", "index": at, "embedding": _written(body, vector)})
         for at, vector in sorted(vectors.items())
-    ]
+    )
     counted = usage.shown()
     told = {name: counted[name] for name in ("prompt_tokens", "total_tokens")}
-    return {"object": "list", "data": data, "model": body.model, "usage": told}
+    rest = json.dumps({"object": "list", "model": body.model, "usage": told}, ensure_ascii=True)
+    return f'{rest[:-1]}, "data": [{", ".join(data)}]}}'
 
 
 def _written(body: EmbeddingRequest, vector: Vector) -> list[float] | str:
