@@ -26,6 +26,7 @@ from .params import SamplingParams
 from .pieces import Pieces
 from .templates import Renderer, render
 
+LONG = 4096  # characters; a text of so many may take long to encode
 KIND = "tokenizer"  # of what is remembered
 RENDERER = "transformers.utils.chat_template_utils"  # takes half a second to import, once
 PROBE: dict[str, Any] = {
@@ -85,7 +86,11 @@ class Text:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) < LONG:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        else:  # as a batch, for only then the library lets other threads run meanwhile
+            [encoded] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids = encoded.ids
         return ids
 
     def fill_in(self, before: str | Sequence[int], after: str, add_special_tokens: bool = True) -> list[int]:

@@ -58,6 +58,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
     encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]
     params = await asyncio.to_thread(sampling.of_completion, body, face.engine, list(map(len, encoded)))
+    sampling.check_scores(params, encoded)
     work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
     headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
     generation = Generation(new_id("cmpl"), body.model, work, *standing_of(body, caller), headers=headers)

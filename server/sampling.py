@@ -13,6 +13,7 @@ from .constraints import constraint_of
 from .schemas import ChatRequest, CompletionRequest, Sampling
 
 COMPLETION_TOKENS = 16  # OpenAI's default max_tokens of /v1/completions
+MAX_SCORES = 1 << 19  # of prompt tokens in one answer, each with its likely ones, where it has several choices
 SHARED = (
     "n",
     "temperature",
@@ -122,6 +123,16 @@ def rows(body: Sampling) -> tuple[str, int]:
     if body.use_beam_search and body.best_of:
         return "best_of", body.best_of
     return "n", body.n or 1
+
+
+def check_scores(params: Sequence[SamplingParams], prompts: Sequence[Sequence[int]]) -> None:
+    """Raises InvalidRequest for scores of prompts that are too many; one choice of one prompt may have all of its."""
+    if sum(each.n for each in params) == 1:
+        return
+    asked = [(each.n * len(prompt), each.prompt_logprobs) for each, prompt in zip(params, prompts, strict=True)]
+    if sum(tokens * (top + 1) for tokens, top in asked if top is not None) > MAX_SCORES:
+        message = f"prompt_logprobs: over {MAX_SCORES} scores in all choices; send fewer prompts at once, or a lower n"
+        raise InvalidRequest(message, param="prompt_logprobs")
 
 
 def check_stream(body: Sampling) -> None:

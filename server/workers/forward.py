@@ -12,7 +12,7 @@ import httpx
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from ...core.errors import EngineDead
+from ...core.errors import EngineDead, NotFound
 from ..errors import answer
 from ..sse import before
 from .link import GONE
@@ -40,9 +40,14 @@ class Forward:
         self._transport = httpx.AsyncHTTPTransport(uds=str(socket), limits=limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _path(scope).startswith(b"/"):  # CONNECT, OPTIONS *, or the address of another server
+            missing = NotFound(f"Not Found: {scope['method']} {scope['path']}", code="not_found")
+            await answer(missing)(scope, receive, send)
+            return
         body = _Body(receive)
+        request = _request(scope, body)
         try:
-            response = await before(body.client_gone(), self._transport.handle_async_request(_request(scope, body)))
+            response = await before(body.client_gone(), self._transport.handle_async_request(request))
         except ClientDisconnect:
             return
         except httpx.TransportError:
@@ -90,18 +95,24 @@ class _Body:
 
 def _request(scope: Scope, body: _Body) -> httpx.Request:
     """As the client sent it, but for what is between the client and this process."""
-    path = scope["raw_path"][len(scope.get("root_path", "").encode()) :]
-    target = path + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    headers = _without(scope["headers"], OF_A_CONNECTION | SAID_ANEW)
+    target = _path(scope) + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
+    dropped = OF_A_CONNECTION | SAID_ANEW | ({b"content-length"} if is_chunked else set())  # chunks say how long it is
+    headers = _without(scope["headers"], dropped)
     if scope.get("client"):
         headers.append((b"x-forwarded-for", scope["client"][0].encode()))
     headers.append((b"x-forwarded-proto", scope["scheme"].encode()))
     url = httpx.URL(scheme="http", host="aril", raw_path=target)
     length = next((value for name, value in headers if name == b"content-length"), None)
-    has_body = length not in (None, b"0") or any(name == b"transfer-encoding" for name, _ in scope["headers"])
+    has_body = length not in (None, b"0") or is_chunked
     if not has_body:
         body.whole.set()
     return httpx.Request(scope["method"], url, headers=headers, content=body.parts() if has_body else None)
+
+
+def _path(scope: Scope) -> bytes:
+    path: bytes = scope["raw_path"]
+    return path[len(scope.get("root_path", "").encode()) :]
 
 
 def _without(headers: Iterable[tuple[bytes, bytes]], names: set[bytes]) -> Headers:

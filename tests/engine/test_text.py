@@ -1,6 +1,8 @@
 """The tokenizer and the chat template of a model."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,19 @@ def test_text_survives_the_way_to_tokens_and_back(source):
     text = Text.load(source)
     words = "D\u00e9j\u00e0 vu \U0001f642 <|im_end|> and \u4f60\u597d"
     assert text.decode(text.encode(words), skip_special_tokens=False) == words
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_long_text_has_the_tokens_of_a_short_one_and_others_run_meanwhile(source, begins):
+    text, words = Text.load(source), "the dog \U0001f642 " * 100_000
+    beats = []
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(text.encode, words, begins)
+        while not found.done():
+            beats.append(time.monotonic())
+            time.sleep(0.001)
+    assert len(beats) > 10
+    assert found.result() == text._backend.encode(words, add_special_tokens=begins).ids
 
 
 def test_the_bytes_of_the_tokens_are_those_of_the_text(source):

@@ -154,3 +154,10 @@ def test_every_answer_has_a_request_id(http: httpx.Client) -> None:
 @pytest.mark.parametrize("odd", ["", "a b", "a\r\nb", "\u4e16", "a" * 129, 5])
 def test_a_request_id_that_no_log_can_hold_is_refused(http: httpx.Client, odd: Any) -> None:
     assert param_of(http, "/v1/completions", json.dumps({**BODY, "request_id": odd}).encode()) == "request_id"
+
+
+def test_scores_of_a_prompt_that_would_fill_the_answer_again_and_again_are_refused(http: httpx.Client) -> None:
+    asked = {"model": "tiny", "prompt": [5] * 200, "max_tokens": 1, "prompt_logprobs": 20, "n": 128}
+    error = http.post("/v1/completions", json=asked).json()["error"]
+    assert error["param"] == "prompt_logprobs"
+    assert http.post("/v1/completions", json={**asked, "n": 2}).status_code == 200

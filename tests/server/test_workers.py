@@ -74,6 +74,35 @@ def test_the_queue_is_one_for_all(engine: AsyncEngine) -> None:
         assert (full.status_code, full.json()["error"]["code"], full.headers["retry-after"]) == (503, "queue_full", "1")
 
 
+@pytest.mark.parametrize("target", ["*", "http://elsewhere/v1/files", "v1/files", "?a=b"])
+def test_what_is_no_path_is_a_404(engine: AsyncEngine, target: str) -> None:
+    with asked(engine) as http:
+        found = told(http, f"OPTIONS {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert found.startswith("HTTP/1.1 404 ")
+    assert "not_found" in found
+
+
+def test_of_two_lengths_of_a_body_its_chunks_hold(engine: AsyncEngine) -> None:
+    lines = (
+        "POST /v1/responses HTTP/1.1",
+        "Host: x",
+        "Connection: close",
+        "Content-Length: 3",
+        "Transfer-Encoding: chunked",
+    )
+    with asked(engine) as http:
+        found = told(http, "\r\n".join((*lines, "", "2", "{}", "0", "", "")))
+    assert found.startswith("HTTP/1.1 400 ")
+    assert "model: this field is required" in found
+
+
+def told(http: httpx.Client, request: str) -> str:
+    """All that is answered to those bytes."""
+    with socket.create_connection((http.base_url.host, http.base_url.port or 80), timeout=60) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+
+
 async def _left_alone(last_word: bytes) -> None:
     ours, theirs = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     link = Link(*ours, Flights())
