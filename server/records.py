@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .generation import Generation
 
 MOST_TEXT = 4096  # characters of a prompt or an answer that a record keeps
-MOST_PATH = 200  # characters of a path that no route knows
 GONE = "client_gone"  # how a request ended that its client did not wait for
 STATE = "record"  # its name in the state of a request
 
@@ -97,7 +96,7 @@ class Record:
 
     keeps_text: bool = False
     method: str = ""
-    route: str = ""  # the template, not what was filled in
+    route: str | None = None  # the template, not what was filled in; None: no route knows the path
     client: str = ""  # its address
     headers: Headers = field(default_factory=Headers)
     began: float = field(default_factory=time.time)
@@ -166,7 +165,7 @@ class Recorded:
             await self._app(scope, receive, noting)
         finally:
             record.seconds = time.perf_counter() - began
-            record.route = getattr(scope.get("route"), "path", scope["path"][:MOST_PATH])
+            record.route = getattr(scope.get("route"), "path", None)  # a path of nobody's may be a key
             record.caller = record.caller or scope["state"].get("caller")
             for writer in self._writers:
                 writer.write(record)

@@ -58,7 +58,7 @@ class Traces:
         spoken = record.spoken
         if spoken is None:
             return
-        operation = OPERATIONS.get(record.route, "chat")
+        operation = OPERATIONS.get(record.route or "", "chat")
         began = int(record.began * 1e9)
         span = self._tracer.start_span(
             f"{operation} {spoken.asked.model}",
@@ -84,7 +84,8 @@ def _whole(endpoint: str) -> str:
 
 def _http(record: Record) -> Iterator[tuple[str, Value]]:
     yield "http.request.method", record.method
-    yield "http.route", record.route
+    if record.route is not None:
+        yield "http.route", record.route
     if record.status is not None:
         yield "http.response.status_code", record.status
     if record.client:

@@ -90,7 +90,7 @@ def test_the_path_is_the_routes(logged: Logged) -> None:
     line = logged.line("GET", "/v1/models/red?secret=word")
     assert line["path"] == "/v1/models/{name:path}"
     assert "word" not in json.dumps(line)
-    assert len(logged.line("GET", f"/nowhere/{'a' * 1000}")["path"]) == 200
+    assert "path" not in logged.line("GET", "/a-key-in-the-wrong-place")
 
 
 @pytest.mark.parametrize(
