@@ -57,6 +57,7 @@ def last_event(lines: Iterator[str]) -> dict[str, object]:
     return event
 
 
+@pytest.mark.parametrize("files", ["1"], indirect=True, ids=["one process"])  # of several, an idle one just ends
 def test_what_runs_ends_well_and_nothing_new_begins(files: Files, tmp_path: Path) -> None:
     with serving(files, tmp_path, "600") as server, httpx.Client(base_url=server.url) as kept:
         assert kept.get("/health/ready").status_code == 200
@@ -79,6 +80,7 @@ def test_a_signal_to_all_its_processes_is_one_signal(files: Files, tmp_path: Pat
         assert server.ended(SOON) == 0
 
 
+@pytest.mark.parametrize("files", ["1"], indirect=True, ids=["one process"])  # of several, an idle one just ends
 def test_a_probe_hears_that_the_end_has_begun(files: Files, tmp_path: Path) -> None:
     with serving(files, tmp_path, "600") as server, httpx.Client(base_url=server.url) as kept:
         assert kept.get("/health/ready").status_code == 200
