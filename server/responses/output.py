@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -109,15 +110,15 @@ class _Open:
         return {"item_id": self.shown["id"], "output_index": self._at}
 
 
-class _Parted(_Open):
+class _Parted(_Open, ABC):
     """An item whose text is its one content part."""
 
     def __init__(self, at: int, fields: Mapping[str, Any]) -> None:
         super().__init__(at, {**fields, "content": []})
 
+    @abstractmethod
     def part(self) -> Json:
         """The part as it stands."""
-        raise NotImplementedError
 
     def begin(self) -> Iterator[Event]:
         yield from super().begin()
