@@ -1,5 +1,5 @@
 # Each target sets up what it needs first (scripts/setup.sh), and is quick the second time.
-.PHONY: demo serve test clients evals sanitize setup setup-dev
+.PHONY: demo serve lint test clients evals sanitize setup setup-dev
 
 demo: setup
 	.venv/bin/aril demo
@@ -7,10 +7,12 @@ demo: setup
 serve: setup
 	.venv/bin/aril serve demo
 
-test: setup-dev
+lint: setup-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	MYPYPATH=.venv/src .venv/bin/mypy
+
+test: lint
 	.venv/bin/pytest
 
 clients: setup-dev

@@ -116,6 +116,7 @@ class Place:
     @asynccontextmanager
     async def running(self, *, crash: bool = False, **settings: Any) -> AsyncIterator[Registry]:
         """A server from start to end; with `crash` it ends without closing the registry."""
+        assert self.engine.client.status().alive, "an earlier test killed the engine that all share: see its log"
         self.engine.store = self.store
         given = {"state_dir": self.state, "database_url": self.database_url, "admin_key": ADMIN_KEY}
         options = AdminSettings(**{**given, "retire_grace_seconds": 0.0, **settings})
