@@ -81,9 +81,15 @@ class RateLimited(ArilError):
     code = "rate_limit_exceeded"
 
     def __init__(
-        self, message: str, *, retry_after: float, headers: Mapping[str, str] | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        retry_after: float,
+        headers: Mapping[str, str] | None = None,
+        code: str | None = None,
+        param: str | None = None,
     ) -> None:
-        super().__init__(message, code=code)
+        super().__init__(message, param=param, code=code)
         self.retry_after = retry_after
         self.headers = dict(headers or {})
 

@@ -46,6 +46,7 @@ def fields_of(record: Record) -> dict[str, Any]:
         "key": caller.name if caller else None,
         **({} if spoken is None else _spoken(record)),
         "error": record.error,
+        "background": record.is_background or None,
     }
 
 

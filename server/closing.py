@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..core.errors import ShuttingDown
 from .errors import answer
 from .flights import Flights
+from .records import record_of
 
 HEARD = frozenset({"/health", "/health/live", "/health/ready", "/ready", "/metrics", "/version"})
 LAST = "the server ends and takes no new requests; another one, or the next one here, will answer"
@@ -30,5 +31,9 @@ class Closing:
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
-        app = answer(ShuttingDown(LAST)) if self._flights.closed and scope["path"] not in HEARD else self._app
+        app = self._app
+        if self._flights.closed and scope["path"] not in HEARD:
+            error = ShuttingDown(LAST)
+            record_of(scope).fail(error)
+            app = answer(error)
         await app(scope, receive, closing)

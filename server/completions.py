@@ -61,7 +61,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     sampling.check_scores(params, encoded)
     work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
     headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
-    generation = Generation(new_id("cmpl"), body.model, work, *standing_of(body, caller), headers=headers)
+    generation = Generation(new_id("cmpl-"), body.model, work, *standing_of(body, caller), headers=headers)
     view = CompletionView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
     if body.stream:
         return EventStream(view.events(face), generation.headers)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..core.metrics import counter
+from .route_names import route_of
 
 ANSWERS = counter("http_answers", "HTTP responses begun, by route and status.", ("route", "status"))
 
@@ -31,7 +32,7 @@ class Counted:
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._count(getattr(scope.get("route"), "path", "unknown"), str(message["status"]))
+                self._count(route_of(scope) or "unknown", str(message["status"]))
             await send(message)
 
         await self._app(scope, receive, counting)

@@ -55,7 +55,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRe
     params = SamplingParams.embedding(body.pooling or face.engine.model.pooling)
     work = Work(caller=caller, resolution=resolution, prompts=inputs, params=[params] * len(inputs))
     headers = {**named(body.request_id), **ignored(body.unknown, EMBEDDINGS)}
-    generation = Generation(new_id("embd"), body.model, work, *standing_of(body, caller), headers=headers)
+    generation = Generation(new_id("embd-"), body.model, work, *standing_of(body, caller), headers=headers)
     vectors, usage = dict[int, Vector](), Usage()
     async with aclosing(generation.run(face)) as stream:
         async for at, chunk in stream:

@@ -104,7 +104,7 @@ class Here:
 
 def new_id(prefix: str) -> str:
     """An id that no other request has."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}{uuid.uuid4().hex}"
 
 
 @dataclass(slots=True)

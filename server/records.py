@@ -17,12 +17,14 @@ from ..core.callers import Caller
 from ..core.errors import ArilError
 from ..engine.request import Chunk
 from .request_ids import REQUEST_ID
+from .route_names import route_of
 
 if TYPE_CHECKING:
     from .generation import Generation
 
 MOST_TEXT = 4096  # characters of a prompt or an answer that a record keeps
 GONE = "client_gone"  # how a request ended that its client did not wait for
+CANCELLED = "cancelled"  # how one ended in the background that its caller did not want any more
 STATE = "record"  # its name in the state of a request
 
 
@@ -92,11 +94,12 @@ class Spoken:
 
 @dataclass(slots=True)
 class Record:
-    """One request. Its middleware, its route and its generation each say what they know."""
+    """One request, or what goes on of it in the background. Its middleware, its route and its generation each say what
+    they know."""
 
     keeps_text: bool = False
     method: str = ""
-    route: str | None = None  # the template, not what was filled in; None: no route knows the path
+    route: str | None = None  # see route_names
     client: str = ""  # its address
     headers: Headers = field(default_factory=Headers)
     began: float = field(default_factory=time.time)
@@ -107,6 +110,9 @@ class Record:
     spoken: Spoken | None = None
     prompt: Text | None = None
     error: str | None = None  # a code
+    is_background: bool = False
+    writers: Sequence[Writer] = ()
+    _started: float = field(default_factory=time.perf_counter)
 
     def begin(self, asked: Generation, spell: Callable[[Sequence[int]], str]) -> Spoken:
         """A generation begins; `spell` knows the text of tokens."""
@@ -120,6 +126,26 @@ class Record:
     def fail(self, error: Exception) -> None:
         """It ended with `error`."""
         self.error = error.code if isinstance(error, ArilError) else ArilError.code
+
+    def going_on(self, route: str | None, request_id: str) -> Record:
+        """The record of what goes on after this request has been answered, whose outcome is not that of the answer."""
+        return Record(
+            self.keeps_text,
+            self.method,
+            route,
+            self.client,
+            self.headers,
+            request_id=request_id,
+            caller=self.caller,
+            is_background=True,
+            writers=self.writers,
+        )
+
+    def end(self) -> None:
+        """It is over: whoever writes it down is told."""
+        self.seconds = time.perf_counter() - self._started
+        for writer in self.writers:
+            writer.write(self)
 
 
 class Writer(Protocol):
@@ -150,10 +176,9 @@ class Recorded:
             await self._app(scope, receive, send)
             return
         client = scope.get("client")
-        record = Record(self._keeps_text, scope["method"], client=client[0] if client else "")
+        record = Record(self._keeps_text, scope["method"], client=client[0] if client else "", writers=self._writers)
         record.headers = Headers(scope=scope)
         scope.setdefault("state", {})[STATE] = record
-        began = time.perf_counter()
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -164,8 +189,6 @@ class Recorded:
         try:
             await self._app(scope, receive, noting)
         finally:
-            record.seconds = time.perf_counter() - began
-            record.route = getattr(scope.get("route"), "path", None)  # a path of nobody's may be a key
+            record.route = route_of(scope)
             record.caller = record.caller or scope["state"].get("caller")
-            for writer in self._writers:
-                writer.write(record)
+            record.end()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUEST_ID = "x-request-id"
 WRITTEN = r"^[!-~]{1,128}$"  # what a log line can hold
+STATE = "request_id"  # where the state of a request has the id for want of another
 
 
 class RequestIds:
@@ -22,15 +24,20 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = _given(scope)
+        scope.setdefault("state", {})[STATE] = uuid.uuid4().hex
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID] = given or headers.get(REQUEST_ID) or uuid.uuid4().hex
+                headers[REQUEST_ID] = request_id_of(scope, headers)
             await send(message)
 
         await self._app(scope, receive, marked)
+
+
+def request_id_of(scope: Scope, headers: Mapping[str, str]) -> str:
+    """The id of the answer for which the route has those headers."""
+    return str(_given(scope) or headers.get(REQUEST_ID) or scope["state"][STATE])
 
 
 def named(request_id: str | None) -> dict[str, str]:

@@ -89,7 +89,7 @@ class Turn:
         return [said[index] for index in sorted(said)]
 
 
-async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl") -> Turn:
+async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl-") -> Turn:
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
     face.flights.check(priority_of(body, caller))
     refuse(body.unknown, CHAT)

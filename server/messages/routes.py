@@ -74,11 +74,11 @@ async def _begun(request: Request, face: Face, caller: Caller, body: MessagesReq
     with speaking(NAMES):
         try:
             chat = chat_of(body, model, max_tokens=body.max_tokens)
-            return await begin(request, face, caller, chat, prefix="msg"), False
+            return await begin(request, face, caller, chat, prefix="msg_"), False
         except InvalidRequest as error:
             if error.code != "context_length_exceeded" or error.param == "messages":
                 raise
-            return await begin(request, face, caller, chat_of(body, model, max_tokens=None), prefix="msg"), True
+            return await begin(request, face, caller, chat_of(body, model, max_tokens=None), prefix="msg_"), True
 
 
 async def _streamed(telling: Telling, face: Face) -> AsyncGenerator[bytes, None]:

@@ -91,7 +91,7 @@ class Telling:
     @property
     def id(self) -> str:
         """Of the message."""
-        return self.turn.work.id.replace("-", "_")
+        return self.turn.work.id
 
     async def events(self, face: Face) -> AsyncGenerator[Event, None]:
         """From message_start to message_stop. What goes wrong is raised."""

@@ -45,12 +45,12 @@ class Asking:
         """The turn that answers `items`, checked; `truncation: auto` leaves the oldest out where not all fit."""
         with speaking(NAMES):
             try:
-                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp")
+                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp_")
             except InvalidRequest as error:
                 if error.code != "context_length_exceeded" or self.body.truncation != "auto":
                     raise
                 items = await newest_that_fit(items, self._fits)
-                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp")
+                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp_")
         list_ignored(turn, unheeded(self.body), REFUSED)
         return turn
 

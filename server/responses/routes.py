@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -13,17 +14,21 @@ from fastapi.responses import JSONResponse
 
 from ...core.body import describes
 from ...core.callers import Caller
-from ...core.errors import InvalidRequest, NotFound
+from ...core.errors import InvalidRequest, NotFound, ShuttingDown
 from ..body import reads
 from ..deps import CallerDep, Face, FaceDep
 from ..openapi import answers
+from ..records import CANCELLED
+from ..request_ids import request_id_of
+from ..route_names import route_of
 from ..sse import EventStream, event, unless_gone
 from .answers import DeletedResponse, InputTokens, ItemList, ResponseEvent, ResponseObject
 from .begin import Asking
+from .event_log import Log
 from .making import Making
 from .output import Event
 from .schemas import InputRequest, ResponseRequest
-from .shelf import STOPPED, Log, missing
+from .shelf import STOPPED, missing
 from .store import Json, ResponseStore
 
 router = APIRouter(tags=["responses"])
@@ -125,13 +130,12 @@ async def input_items(
 async def _answer(asking: Asking, body: ResponseRequest) -> Response:
     face, caller, keeps = asking.face, asking.caller, _keeps(asking.face, body)
     if body.background:
-        face.responses.check_room()
+        face.responses.check_room(caller)
     items = await asking.items()
     turn = await asking.turn(items)
-    making = Making(turn.work.id.replace("-", "_"), body, turn, None)
+    making = Making(turn.work.id, body, turn, None)
     if body.background:
-        store = face.responses.needed("background")
-        return await _in_background(making, face, caller, store, items)
+        return await _in_background(making, asking, face.responses.needed("background"), items)
     if keeps:
         making.keep = partial(face.responses.needed("store").keep, caller, items=items, ended=True)
     if body.stream:
@@ -142,22 +146,22 @@ async def _answer(asking: Asking, body: ResponseRequest) -> Response:
     return JSONResponse(last["response"], headers=turn.work.headers)
 
 
-async def _in_background(
-    making: Making, face: Face, caller: Caller, store: ResponseStore, items: Sequence[Json]
-) -> Response:
+async def _in_background(making: Making, asking: Asking, store: ResponseStore, items: Sequence[Json]) -> Response:
     """Begin, and say so, or what comes of it."""
+    face, caller, headers, scope = asking.face, asking.caller, making.turn.work.headers, asking.request.scope
     making.keep = partial(store.finish, caller, making.id)
-    begun = making.shown("in_progress")
-    await store.keep(caller, begun, items, ended=False)
-    log = Log()
-    face.responses.start(making.id, _made(making, face, caller, store, log), log)
+    begun, log = making.shown("in_progress"), Log()
+    with face.responses.place(making.id, caller):
+        await store.keep(caller, begun, items, ended=False)
+        apart = replace(face, record=face.record.going_on(route_of(scope), request_id_of(scope, headers)))
+        face.responses.start(making.id, _made(making, apart, caller, store, log), log)
     if making.body.stream:
-        return EventStream(log.read(), making.turn.work.headers, last=b"")
-    return JSONResponse(begun, headers=making.turn.work.headers)
+        return EventStream(log.read(), headers, last=b"")
+    return JSONResponse(begun, headers=headers)
 
 
 async def _made(making: Making, face: Face, caller: Caller, store: ResponseStore, log: Log) -> None:
-    """Make a response, whoever listens; it is left in the store as what it ended as."""
+    """Make a response, whoever listens; it is left in the store, and told in the record, as what it ended as."""
     numbered = _Numbered()
     for found in making.opening():
         log.add(numbered(found))
@@ -166,14 +170,19 @@ async def _made(making: Making, face: Face, caller: Caller, store: ResponseStore
             async for found in events:
                 log.add(numbered(found))
     except Exception as error:
+        face.record.fail(error)
         failed = making.failed(error)
         log.add(numbered(("response.failed", {"response": failed})))
         await store.finish(caller, making.id, failed)
     except asyncio.CancelledError:
         ended = {"status": "failed", "error": STOPPED}
-        kept = await store.finish(caller, making.id, ended) or making.shown("in_progress") | ended
-        log.add(numbered((f"response.{kept['status']}", {"response": kept})))
+        kept = await store.finish(caller, making.id, ended)
+        face.record.error = ShuttingDown.code if kept is not None and kept["status"] == "failed" else CANCELLED
+        shown = kept or making.shown("in_progress") | ended
+        log.add(numbered((f"response.{shown['status']}", {"response": shown})))
         raise
+    finally:
+        face.record.end()
 
 
 async def _streamed(making: Making, face: Face) -> AsyncGenerator[bytes, None]:

@@ -8,54 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...core.errors import InvalidRequest, NotFound, Unavailable
+from ...core.callers import Caller
+from ...core.errors import InvalidRequest, NotFound, Overloaded, RateLimited
 from ...core.log import event, get_logger
+from .event_log import Log
 from .store import ResponseStore
 
 log = get_logger(__name__)
 
 BEAT = 8.0  # seconds; a response is held for several times as long
 MOST = 1000  # responses that one server makes in the background
+MOST_OF_ONE = 250  # of them, of one tenant
+COME_BACK = 5.0  # seconds after which a tenant may try again; nobody knows how long responses take
 STOPPED = {"code": "server_error", "message": "the server stopped while it made this response"}
-
-
-class Log:
-    """Events of one response, for any number of readers, who may come late."""
-
-    def __init__(self) -> None:
-        self._events: list[bytes] = []
-        self._has_ended = False
-        self._news = asyncio.Event()
-
-    def add(self, event: bytes) -> None:
-        """The next one."""
-        self._events.append(event)
-        self._wake()
-
-    def end(self) -> None:
-        """No more will come."""
-        self._has_ended = True
-        self._wake()
-
-    async def read(self, first: int = 0) -> AsyncGenerator[bytes, None]:
-        """All events from the one of that number on, as they come."""
-        at = first
-        while True:
-            news = self._news
-            for known in self._events[at:]:
-                at += 1
-                yield known
-            if self._has_ended and at >= len(self._events):
-                return
-            if news is self._news:
-                await news.wait()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 @dataclass(slots=True)
@@ -70,6 +39,7 @@ class Shelf:
 
     store: ResponseStore | None = None
     _runs: dict[str, _Run] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)  # the tenant of each that is made, or is about to be
     _beating: asyncio.Task[None] | None = None
 
     def needed(self, param: str) -> ResponseStore:
@@ -79,13 +49,32 @@ class Shelf:
             raise InvalidRequest(message, param=param, code="unsupported_parameter")
         return self.store
 
-    def check_room(self) -> None:
-        """Raises Unavailable when too many run already."""
-        if len(self._runs) >= MOST:
-            raise Unavailable(f"{MOST} responses run in the background, the most that this server makes; try again")
+    def check_room(self, caller: Caller) -> None:
+        """Raises RateLimited when the tenant has too many on the way, Overloaded when all together have."""
+        mine = sum(tenant_id == caller.tenant_id for tenant_id in self._places.values())
+        if mine >= MOST_OF_ONE and not caller.alone:
+            message = (
+                f"background: {mine} responses of the tenant {caller.tenant!r} are made in the background, the most "
+                f"there may be; try again in {COME_BACK:g} s, or send background: false"
+            )
+            raise RateLimited(message, retry_after=COME_BACK, code="too_many_responses", param="background")
+        if len(self._places) >= MOST:
+            raise Overloaded(f"{MOST} responses are made in the background, the most that this server makes; try again")
+
+    @contextmanager
+    def place(self, id: str, caller: Caller) -> Iterator[None]:
+        """A place for a response that is about to be made; it is given back where it was not started, and when it has
+        ended. Raises as `check_room`."""
+        self.check_room(caller)
+        self._places[id] = caller.tenant_id
+        try:
+            yield
+        finally:
+            if id not in self._runs:
+                self._places.pop(id, None)
 
     def start(self, id: str, work: Coroutine[object, object, None], log: Log) -> None:
-        """Do `work` in the background; it writes events to `log`."""
+        """Do `work` in the background, in its place; it writes events to `log`."""
         task = asyncio.get_running_loop().create_task(work)
         self._runs[id] = _Run(task, log)
         task.add_done_callback(lambda _: self._ended(id))
@@ -115,6 +104,7 @@ class Shelf:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, id: str) -> None:
+        self._places.pop(id, None)
         self._runs.pop(id).log.end()
 
     async def _beat(self) -> None:

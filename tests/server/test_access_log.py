@@ -13,12 +13,18 @@ import httpx
 import pytest
 from aril.admin_api.db import Database
 from aril.admin_api.keyring import Keyring
+from aril.admin_api.migrate import upgrade
+from aril.admin_api.responses import Responses
 from aril.core.bearer import digest_of
 from aril.server.access_log import AccessLog
 from aril.server.app import create_app
+from aril.server.flights import Bounds, Flights
 from aril.server.manners import Manners
 from aril.server.records import MOST_TEXT
 from builders.serving import Served, listening
+from fastapi import APIRouter
+
+from .test_flights import work
 
 KEY = "the-one-key"
 BODY: dict[str, Any] = {"model": "red", "prompt": "the dog", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
@@ -59,12 +65,22 @@ def logged(
 ) -> Iterator[Logged]:
     kept = Kept()
     database = Database(f"sqlite:///{tmp_path_factory.mktemp('log')}/registry.sqlite3")
+    upgrade(database)
     keyring = Keyring(database, digest_of("the-admin-key"), [KEY])
+    inner, router = APIRouter(), APIRouter()
+
+    @inner.get("/things/{name}")
+    async def thing() -> None:
+        """Of another face."""
+
+    router.include_router(inner, prefix="/admin/v1")
     app = create_app(
         served.engine,
         served.catalog,
         keys=keyring,
+        kept=Responses(database, days=30, max_bytes=1 << 20),
         manners=Manners(writers=[AccessLog("json", kept)], keeps_text=request.param),
+        routers=[router],
     )
     headers = {"Authorization": f"Bearer {KEY}"}
     with listening(app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
@@ -91,6 +107,48 @@ def test_the_path_is_the_routes(logged: Logged) -> None:
     assert line["path"] == "/v1/models/{name:path}"
     assert "word" not in json.dumps(line)
     assert "path" not in logged.line("GET", "/a-key-in-the-wrong-place")
+    assert logged.line("GET", "/admin/v1/things/word")["path"] == "/admin/v1/things/{name}"
+
+
+CHAT = {"model": "red", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", BODY),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/messages", CHAT),
+        ("/v1/responses", {"model": "red", "input": "hi", "max_output_tokens": 2}),
+    ],
+)
+def test_the_id_is_the_answers(logged: Logged, path: str, body: dict[str, Any]) -> None:
+    answer = logged.http.post(path, json=body).json()
+    assert json.loads(logged.kept.next())["id"] == answer["id"]
+
+
+BACKGROUND = {"model": "red", "input": "hi", "background": True, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_goes_on_in_the_background_is_told_when_it_has_ended(logged: Logged, stream: bool) -> None:
+    body = {**BACKGROUND, "max_output_tokens": 3, "stream": stream}
+    answer = logged.http.post("/v1/responses", json=body)
+    first, later = sorted((json.loads(logged.kept.next()) for _ in range(2)), key=lambda line: "background" in line)
+    assert (first["status"], first["path"], "error" in first) == (200, "/v1/responses", False)
+    assert (later["background"], later["path"], later["tenant"]) == (True, "/v1/responses", "default")
+    assert (later["completion_tokens"], later["finish_reasons"], "error" in later) == (3, ["length"], False)
+    assert later["id"] in answer.text
+    assert later["request_id"] == first["request_id"] == answer.headers["x-request-id"]
+    assert 0 <= later["queue_s"] <= later["ttft_s"] <= later["duration_s"]
+
+
+def test_what_is_cancelled_in_the_background_is_told_so(logged: Logged) -> None:
+    made = logged.http.post("/v1/responses", json=BACKGROUND).json()
+    assert logged.http.post(f"/v1/responses/{made['id']}/cancel").json()["status"] == "cancelled"
+    lines = [json.loads(logged.kept.next()) for _ in range(3)]
+    assert [line["error"] for line in lines if "background" in line] == ["cancelled"]
+    assert [line["status"] for line in lines if "background" not in line] == [200, 200]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +200,19 @@ def test_a_client_that_hangs_up_is_told_apart(served: Served) -> None:
         with http.stream("POST", "/v1/completions", json=body) as answer:
             next(answer.iter_lines())
     assert json.loads(kept.next())["error"] == "client_gone"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_finds_no_room_or_the_end_is_told_why(served: Served, stream: bool) -> None:
+    kept, flights = Kept(), Flights(Bounds(choices=1))
+    app = create_app(served.engine, served.catalog, manners=Manners(flights=flights, writers=[AccessLog("json", kept)]))
+    with listening(app) as url, httpx.Client(base_url=url, timeout=60) as http:
+        with flights.begin(work(1)):
+            http.post("/v1/completions", json={**BODY, "stream": stream})
+        flights.close()
+        http.post("/v1/completions", json={**BODY, "stream": stream})
+    lines = [json.loads(kept.next()) for _ in range(2)]
+    assert [(line["status"], line["error"]) for line in lines] == [(503, "queue_full"), (503, "shutting_down")]
 
 
 def test_lines_may_be_for_people(served: Served) -> None:

@@ -7,14 +7,18 @@ from typing import Any
 
 import openai
 import pytest
+from aril.core.callers import Caller
+from aril.core.errors import InvalidRequest, Overloaded, RateLimited
 from aril.server.responses import shelf
-from aril.server.responses.shelf import Log, Shelf
+from aril.server.responses.event_log import Log
+from aril.server.responses.shelf import Shelf
 from builders.registry import alive, until
 from builders.serving import Served
 from openai import OpenAI
 from openai.types.responses import Response
 
 ASK = "what is an aril?"
+OURS, THEIRS = Caller(name="a", tenant="ours", tenant_id=1), Caller(name="b", tenant="theirs", tenant_id=2)
 LONG: Any = {"model": "tiny", "input": ASK, "background": True, "extra_body": {"ignore_eos": True}}
 SHORT: Any = {**LONG, "temperature": 0, "max_output_tokens": 12}
 
@@ -137,12 +141,25 @@ async def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch
 async def test_a_server_makes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "MOST", 1)
     here = Shelf()
-    here.check_room()
-    here.start("a", asyncio.sleep(3600), Log())
-    with pytest.raises(shelf.Unavailable, match="most"):
-        here.check_room()
+    with here.place("a", OURS):
+        here.start("a", asyncio.sleep(3600), Log())
+    with pytest.raises(Overloaded, match="most"), here.place("b", THEIRS):
+        pass
     await here.close()
-    here.check_room()
+    here.check_room(THEIRS)
+
+
+@alive
+async def test_no_tenant_takes_the_places_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "MOST_OF_ONE", 2)
+    here = Shelf()
+    with here.place("a", OURS), here.place("b", OURS):
+        with pytest.raises(RateLimited, match="2 responses of the tenant 'ours'") as told:
+            here.check_room(OURS)
+        here.check_room(THEIRS)
+        here.check_room(Caller(name="anyone", tenant_id=OURS.tenant_id, alone=True))
+    assert (told.value.param, told.value.code, told.value.retry_after) == ("background", "too_many_responses", 5.0)
+    here.check_room(OURS)  # none was begun
 
 
 @alive
@@ -157,6 +174,22 @@ async def test_a_log_is_read_by_many_each_at_its_own_pace() -> None:
     log.end()
     assert await early == [b"a", b"b", b"c", b"d"]
     assert await late == [b"b", b"c", b"d"]
+
+
+@alive
+async def test_of_a_long_response_the_newest_events_are_kept() -> None:
+    log = Log(most_bytes=10)
+    slow = log.read()
+    for event in (b"0000", b"1111", b"2222"):
+        log.add(event)
+    with pytest.raises(InvalidRequest, match=r"before number 1 are not kept .* starting_after=0") as told:
+        await anext(slow)
+    assert (told.value.param, told.value.code) == ("starting_after", "events_not_kept")
+    late = log.read(1)
+    assert [await anext(late), await anext(late)] == [b"1111", b"2222"]
+    log.add(b"3" * 20)
+    log.end()
+    assert [event async for event in late] == [b"3" * 20]  # whoever keeps up hears all
 
 
 async def _all(log: Log, first: int) -> list[bytes]:
