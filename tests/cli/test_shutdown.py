@@ -12,12 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 from builders.commands import SMALL, Files
+from builders.models import make_model
 from builders.processes import Running, started
 
 SOON = 20.0  # seconds, on a machine that is busy with other things
 # Some seconds of work on any machine.
 LONG = {"model": "tiny", "prompt": [[5 + at % 100] for at in range(512)], "max_tokens": 60, "temperature": 0}
 LONG |= {"ignore_eos": True, "stream": True}
+BACKGROUND = {"model": "tiny", "input": "a", "background": True, "max_output_tokens": 3000, "ignore_eos": True}
+ROOM = ("--max-model-len", "4096", "--kv-cache-memory", "16MiB")
 
 
 @pytest.fixture(params=["1", "2"], ids=["one process", "workers"])
@@ -69,6 +72,27 @@ def test_what_runs_ends_well_and_nothing_new_begins(files: Files, tmp_path: Path
         assert (asked.status_code, asked.json()["error"]["code"]) == (503, "shutting_down")
         assert asked.headers["connection"] == "close"
         assert server.ended(SOON) == 0
+
+
+@pytest.mark.parametrize(("drain", "status"), [("600", "incomplete"), ("0.1", "failed")])
+def test_what_is_made_in_the_background_alone_is_waited_for_too(
+    files: Files, tmp_path: Path, drain: str, status: str
+) -> None:
+    files = replace(
+        files, model=make_model(tmp_path / "long", max_position_embeddings=4096), flags=(*files.flags, *ROOM)
+    )
+    with serving(files, tmp_path, drain) as server:
+        made = server.http.post("/v1/responses", json=BACKGROUND).json()
+        server.told(signal.SIGTERM)
+        assert server.ended(SOON) == 0
+    with serving(files, tmp_path, drain) as server:
+        found = server.http.get(f"/v1/responses/{made['id']}").json()
+    assert (made["status"], found["status"]) == ("in_progress", status)
+    if status == "incomplete":
+        assert found["usage"]["output_tokens"] == 3000
+    lines = [json.loads(line) for line in (tmp_path / "state" / "log").read_text().splitlines() if line[0] == "{"]
+    errors = [line.get("error") for line in lines if line.get("background")]
+    assert errors == [None if status == "incomplete" else "shutting_down"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
