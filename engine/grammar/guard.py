@@ -83,6 +83,7 @@ class _Nursery:
         theirs.close()
         self._jobs: dict[int, Future[str | None]] = {}
         self._num_jobs = 0
+        self._hung_up = False
         try:
             _introduce(self._work, backend, vocabulary)
         except (EOFError, OSError):
@@ -96,8 +97,8 @@ class _Nursery:
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be no more."""
-        return self._process.poll() is not None
+        """Whether it is known to be no more, or to be ending: one that was killed hangs up a little before."""
+        return self._hung_up or self._process.poll() is not None
 
     def try_out(self, asked: StructuredOutputs) -> Future[str | None]:
         """Why `asked` is refused, when that is known; None: it is not."""
@@ -106,7 +107,8 @@ class _Nursery:
         self._jobs[self._num_jobs] = answer
         try:
             self._work.send((self._num_jobs, asked))
-        except OSError:  # it has just ended, and the listener may have told its last
+        except OSError:  # it is ending, and the listener may have told its last
+            self._hung_up = True
             self._lose()
         return answer
 
@@ -123,7 +125,8 @@ class _Nursery:
                 if (answer := self._jobs.pop(job, None)) is not None:
                     answer.set_result(why)
         except (EOFError, OSError):
-            self._process.wait()
+            self._hung_up = True
+            self.end()
             self._lose()
 
     def _lose(self) -> None:

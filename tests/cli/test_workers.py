@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from openai import OpenAI
 FLAGS = (*SMALL, "--served-model-name", "tiny", "--api-server-count", "2")
 LIMIT = 60.0  # seconds, on a machine that is busy with other things
 CONNECTIONS = 24
+ESTABLISHED = "01"  # in /proc/net/tcp
 GREEDY: Any = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
 MESSAGES: Any = [{"role": "user", "content": "What is an aril?"}]
 # Some seconds of work on any machine.
@@ -161,12 +162,30 @@ def stream_to_its_end(server: Running) -> bool:
         return False
 
 
+def streams_to_each(server: Running, pool: ThreadPoolExecutor) -> list[Future[bool]]:
+    """Streams that have begun, one after another until every process has some."""
+    begun = 'aril_http_answers_total{route="/v1/completions"'
+    server.http.get("/ready")  # its own connection is there from now on
+    before, streams = {pid: num_connections(server, pid) for pid in server.children()}, list[Future[bool]]()
+    while any(num_connections(server, pid) == before[pid] for pid in before):
+        assert len(streams) < CONNECTIONS, "one process has them all"
+        streams.append(pool.submit(stream_to_its_end, server))
+        until(lambda: sum(server.metric(begun).values()) == len(streams), "not begun")
+    return streams
+
+
+def num_connections(server: Running, pid: int) -> int:
+    """To the server's port, that a process of it holds."""
+    port = f":{httpx.URL(server.url).port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    theirs = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == ESTABLISHED}
+    return sum(os.readlink(file) in theirs for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def test_a_process_that_is_killed_takes_its_own_connections_along_and_comes_back(files: Files, tmp_path: Path) -> None:
-    with started(files.model, tmp_path / "state", FLAGS) as server, ThreadPoolExecutor(12) as pool:
+    with started(files.model, tmp_path / "state", FLAGS) as server, ThreadPoolExecutor(CONNECTIONS) as pool:
         first, second = server.children()
-        streams = [pool.submit(stream_to_its_end, server) for _ in range(12)]
-        until(lambda: server.http.get("/ready").json()["running"] > 0, "nothing runs")
-        until(lambda: sum(server.metric('aril_http_answers_total{route="/v1/completions"').values()) == 12, "not begun")
+        streams = streams_to_each(server, pool)
         server.http.close()  # its connection may be one of those
         os.kill(first, signal.SIGKILL)
         whole = [stream.result() for stream in streams]
