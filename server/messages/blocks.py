@@ -13,12 +13,14 @@ Json = dict[str, Any]
 
 
 def messages_of(said: Sequence[Said], system: Blocks | None, model: str) -> list[Json]:
-    """The chat messages; raises InvalidRequest that names the first block that a text model cannot read."""
+    """The chat messages; raises InvalidRequest that names the first block that a text model cannot read, or that
+    answers nothing."""
     messages: list[Json] = []
+    reader = _Reader(model)
     if system is not None:
-        messages.append({"role": "system", "content": _Reader(model).text("system", system)})
+        messages.append({"role": "system", "content": reader.text("system", system)})
     for at, turn in enumerate(said):
-        messages += _Reader(model).turn(f"messages[{at}].content", turn)
+        messages += reader.turn(f"messages[{at}].content", turn)
     return messages
 
 
@@ -29,10 +31,11 @@ def unheeded(said: Iterable[Said]) -> set[str]:
 
 
 class _Reader:
-    """Reads blocks for one model, whose name stands in messages of errors."""
+    """Reads one conversation for one model, whose name stands in messages of errors."""
 
     def __init__(self, model: str) -> None:
         self._model = model
+        self._used: set[str] = set()  # the ids of tool_use blocks so far
 
     def turn(self, param: str, said: Said) -> Iterator[Json]:
         if said.role == "user":
@@ -62,7 +65,7 @@ class _Reader:
                 yield {"role": "user", "content": "\n".join(words)}
                 words = []
             said = self.text(f"{place}.content", block.get("content") or "")
-            yield {"role": "tool", "tool_call_id": _string(place, block, "tool_use_id"), "content": said}
+            yield {"role": "tool", "tool_call_id": self._use(place, block), "content": said}
         if words or not content:
             yield {"role": "user", "content": "\n".join(words)}
 
@@ -76,12 +79,20 @@ class _Reader:
                 thoughts.append(_string(place, block, "thinking"))
             elif kind == "tool_use":
                 calls.append(_call(place, block))
+                self._used.add(block["id"])
             else:
                 words.append(self._text(place, block))
         message: Json = {"role": "assistant", "content": "\n".join(words)}
         if thoughts:
             message["reasoning_content"] = "\n".join(thoughts)
         return {**message, "tool_calls": calls} if calls else message
+
+    def _use(self, place: str, result: Json) -> str:
+        """The id of the use of a tool that it is the result of."""
+        id = _string(place, result, "tool_use_id")
+        if id not in self._used:
+            raise _wrong(f"{place}.tool_use_id", f"no tool_use before it has the id {id[:64]!r}; send that block too")
+        return id
 
     def _text(self, place: str, block: object) -> str:
         kind = block.get("type") if isinstance(block, Mapping) else None

@@ -10,6 +10,7 @@ from ...core.body import Body
 from ..schemas import MAX_MESSAGES, Many
 
 Blocks = str | Many[dict[str, Any]]
+MOST_TOKENS = (1 << 31) - 1  # that may be asked for; clients ask for more than a context holds, and get that
 
 
 class Said(Body):
@@ -78,7 +79,7 @@ class CountRequest(Body):
 class MessagesRequest(CountRequest):
     """POST /v1/messages."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=1, le=MOST_TOKENS)
     stop_sequences: Many[str] | None = None
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = None

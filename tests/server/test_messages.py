@@ -127,12 +127,11 @@ def test_an_answer_is_held_to_a_schema(claude: Anthropic) -> None:
 
 
 def test_fields_that_nothing_was_done_with_are_listed(http: httpx.Client) -> None:
-    result = {"type": "tool_result", "tool_use_id": "t", "content": "x", "is_error": True}
-    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    result = {**RESULT, "is_error": True}
     body = {
         "model": "tiny",
         "max_tokens": 2,
-        "messages": [*HELLO, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}],
+        "messages": [*HELLO, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [result]}],
         "thinking": {"type": "enabled", "budget_tokens": 1024},
         "service_tier": "auto",
         "metadata": {"user_id": "u", "team": "t"},
@@ -144,6 +143,8 @@ def test_fields_that_nothing_was_done_with_are_listed(http: httpx.Client) -> Non
 
 
 FIRST = "messages[0].content[0]"
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+USE = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
@@ -154,6 +155,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, f"{FIRST}.text"),
     ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, FIRST),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, f"{FIRST}.tool_use_id"),
+    ({"messages": [{"role": "user", "content": [RESULT]}]}, f"{FIRST}.tool_use_id"),
+    (
+        {"messages": [{"role": "user", "content": [RESULT]}, {"role": "assistant", "content": [USE]}]},
+        f"{FIRST}.tool_use_id",
+    ),
     (
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": 1}]}]},
         "messages[0].content[0].input",
@@ -164,6 +170,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"model": "nobody"}, "model"),
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 2**70}, "max_tokens"),
     ({"max_tokens": True}, "max_tokens"),
     ({"temperature": 1.5}, "temperature"),
     ({"top_p": 0}, "top_p"),

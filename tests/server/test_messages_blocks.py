@@ -47,8 +47,9 @@ def test_thoughts_words_and_calls_of_one_turn_are_one_message() -> None:
 
 
 def test_a_result_without_content_says_nothing() -> None:
-    turns = [said("user", {"type": "tool_result", "tool_use_id": "t1"})]
-    assert messages_of(turns, None, "tiny") == [{"role": "tool", "tool_call_id": "t1", "content": ""}]
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    turns = [said("assistant", use), said("user", {"type": "tool_result", "tool_use_id": "t1"})]
+    assert messages_of(turns, None, "tiny")[1:] == [{"role": "tool", "tool_call_id": "t1", "content": ""}]
 
 
 @pytest.mark.parametrize(
