@@ -24,12 +24,6 @@ class Work:
     prompts: Sequence[Sequence[int]]  # token ids
     params: Sequence[SamplingParams]  # of each prompt
 
-    @property
-    def most_tokens(self) -> int:
-        """The tokens of its prompts and of its longest possible answers."""
-        answers = sum((params.max_tokens or 0) * params.n for params in self.params)
-        return sum(map(len, self.prompts)) + answers
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -167,7 +167,8 @@ class SamplingParams:
             raise InvalidRequest(
                 f"stop_token_ids: at most {MAX_BEAM_ENDS} go with use_beam_search", param="stop_token_ids"
             )
-        _check_range("n" if self.best_of is None else "best_of", self.num_beams, max(self.n, 1), MAX_BEAMS)
+        _check_range("n", self.n, 1, MAX_BEAMS)
+        _check_range("best_of", self.best_of, self.n, MAX_BEAMS)
 
     def _check_pooling(self) -> None:
         if self.pooling not in POOLINGS:

@@ -107,6 +107,18 @@ def test_what_does_not_go_with_beams_is_refused_by_name(http: httpx.Client, fiel
 
 
 @pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"n": 1000, "best_of": 1000}, "n=1000 is out of range; it goes from 1 to 32"),
+        ({"n": 4, "best_of": 1000}, "best_of=1000 is out of range; it goes from 4 to 32"),
+        ({"n": 1000, "use_beam_search": False}, "n=1000 is out of range; it goes from 1 to 128"),
+    ],
+)
+def test_too_many_texts_are_told_how_many_there_may_be(http: httpx.Client, fields: dict[str, Any], words: str) -> None:
+    assert ask(http, **fields).json()["error"]["message"] == words
+
+
+@pytest.mark.parametrize(
     "fields", [{"temperature": 0}, {"top_k": -1}, {"seed": 5}, {"echo": True}, {"early_stopping": False, "best_of": 1}]
 )
 def test_what_changes_nothing_is_accepted(http: httpx.Client, fields: dict[str, Any]) -> None:
