@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
+
+from sqlalchemy.orm import Session
 
 from ...core.answering import Answerer
 from ...core.batch_lines import Line, Reply
@@ -174,8 +177,8 @@ class Worker:
             async with asyncio.timeout(held.batch.expires - now()):
                 await self._answer_lines(held)
         except TimeoutError:
-            await self._expire(held)
-            return await self._end(held, BatchState.EXPIRED)
+            if (expired := await self._expire(held)) is not None:
+                return expired
         except (Unauthorized, Forbidden) as error:
             message = f"{held.batch.caller}, whose requests these are, may not make them any more: {error.message}"
             return await self._end(held, BatchState.FAILED, Forbidden(message, code="caller_refused"))
@@ -216,22 +219,24 @@ class Worker:
                 if number not in done:
                     yield Line.of(raw, number, [batch.endpoint])
 
-    async def _expire(self, held: Held) -> None:
-        """Say of every line without an answer that its time is up."""
+    async def _expire(self, held: Held) -> Batch | None:
+        """The batch at its end, where every line without an answer has been told that its time is up; None where there
+        was no such line. The last of them are told as the batch ends: whatever ends this in the middle, one is left."""
         late: list[Reply] = []
         message = "This request could not be executed before the completion window expired."
 
-        async def write() -> None:
-            replies, late[:] = list(late), []
-            await self._database.run(lambda session: rows.record(session, held, replies))
-
         async with aclosing(self._unanswered(held.batch)) as lines:
             async for line in lines:
+                if len(late) == EXPIRED_AT_ONCE:
+                    replies, late = late, []
+                    await self._database.run(partial(rows.record, held=held, replies=replies))
                 late.append(Reply.none(line, "batch_expired", message))
-                if len(late) >= EXPIRED_AT_ONCE:
-                    await write()
-        if late:
-            await write()
+
+        def end(session: Session) -> Batch:
+            rows.record(session, held, late)
+            return rows.end(session, held, BatchState.EXPIRED)
+
+        return await self._database.run(end) if late else None
 
     async def _end(self, held: Held, state: BatchState, *errors: ArilError) -> Batch:
         told = [

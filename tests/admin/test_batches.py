@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from aril.admin_api.batches import reading, rows
+from aril.admin_api.batches import reading, rows, worker
 from aril.admin_api.tables import Batch, BatchState
 from builders.batches import (
     COMPLETIONS,
@@ -200,6 +200,35 @@ async def test_a_batch_whose_last_step_comes_after_its_window_is_complete(place:
         batch = await ended(registry, before["id"])
     assert (batch["status"], batch["request_counts"]) == ("completed", before["request_counts"])
     assert batch["output_file_id"] == before["output_file_id"]
+
+
+@alive
+async def test_a_batch_whose_window_ends_after_its_last_answer_is_complete(place: Place) -> None:
+    async with place.running() as registry:
+        before = await ended(registry, await begun(registry, requests(2)))
+        await changed(registry, before["id"], state=BatchState.IN_PROGRESS, expires=1)
+        registry.admin.batches.wake()
+        batch = await ended(registry, before["id"])
+    assert (batch["status"], batch["request_counts"]) == ("completed", before["request_counts"])
+    assert batch["output_file_id"] == before["output_file_id"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@alive
+async def test_however_many_lines_are_late_each_is_told_so_once(
+    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(worker, "EXPIRED_AT_ONCE", at_once)
+    async with sqlite_place.running(crash=True) as registry:
+        id = await begun(registry, requests(3, max_tokens=LONG))
+        await until(lambda: registry.engine.status().running == 3)
+        await registry.admin.batches.close()
+        await changed(registry, id, expires=1)
+    async with sqlite_place.running() as registry:
+        batch = await ended(registry, id)
+        late = await content(registry, batch["error_file_id"])
+    assert (batch["status"], batch["request_counts"]) == ("expired", {"total": 3, "completed": 0, "failed": 3})
+    assert ids_of(late) == ["r0", "r1", "r2"]
 
 
 @alive
