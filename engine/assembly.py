@@ -28,7 +28,7 @@ from .client import ModelInfo
 from .config import EngineConfig
 from .defaults import sampling_defaults
 from .embedding import sizes_of
-from .grammar.constraint import Constraints
+from .grammar.constraints import Constraints
 from .grammar.grammars import Grammars
 from .graphs import Graphed, num_spare_blocks, recorder_for
 from .inputs import Packer, RowState
@@ -99,7 +99,7 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
     grammars = Grammars(config.grammar_backend, lambda: text.vocabulary(model.vocab_size, sorted(eos)))
     with refused_when_full("the KV cache does not fit", "lower --kv-cache-memory", "kv_cache_memory"):
         caches = make.caches(memory)
-        sampler = Sampler(sorted(eos), Constraints(grammars.matcher, model.vocab_size, sorted(eos), text.token_bytes))
+        sampler = Sampler(sorted(eos), Constraints(grammars.found, model.vocab_size, sorted(eos), text.token_bytes))
         runner = make.runner(memory, caches, sampler)
     ahead = MemoryAhead(caches if platform.kind == "cpu" and pages.CAN_FETCH else ())
     return Parts(model, text, defaults, adapters, scheduler, runner, ahead, grammars)

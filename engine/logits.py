@@ -144,6 +144,8 @@ class RuledRow:
         if self.constraint is None:
             return only
         held = self.constraint.bits()
+        if held is None:
+            return only
         return held if only is None or self.constraint.done else held & only
 
     def took(self, token: int) -> None:

@@ -157,10 +157,10 @@ class SamplingParams:
             return
         for name, neutral in _WITH_BEAMS.items():
             if (given := getattr(self, name)) not in neutral:
-                raise InvalidRequest(
-                    f"{name}={given!r} does not go with use_beam_search, which follows the likeliest texts as they are",
-                    param=name,
-                )
+                why = "does not go with use_beam_search, which follows the likeliest texts as they are"
+                if isinstance(given, StructuredOutputs):
+                    raise given.refused(f"a form {why}")
+                raise InvalidRequest(f"{name}={given!r} {why}", param=name)
         if self.early_stopping not in (True, False, "never"):
             raise InvalidRequest("early_stopping: true, false or 'never'", param="early_stopping")
         if len(self.stop_token_ids) > MAX_BEAM_ENDS:

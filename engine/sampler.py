@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core.errors import ArilError, InvalidRequest
 from ..kernels.ops.sampling import greatest
 from .draw import Noise, draw
-from .grammar.constraint import Constraint, Constraints
+from .grammar.constraint import Constraint
+from .grammar.constraints import Constraints
 from .logits import Ints, RuledRow, apply_rules
 from .params import SamplingParams
 from .request import TokenLogprobs

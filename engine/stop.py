@@ -31,7 +31,8 @@ def ending_of(
     params: SamplingParams, token: int, num_output: int, eos_token_ids: Set[int], *, is_full: bool
 ) -> Ending | None:
     """How `token`, the last of `num_output`, ends a text; `is_full`: there is no room for another."""
-    constrained = params.structured_outputs is not None  # then an end is drawn only where there may, or must, be one
+    asked = params.structured_outputs
+    constrained = asked is not None and asked.spans is None  # an end is drawn only where there may, or must, be one
     if constrained or num_output >= params.min_tokens:
         if token in eos_token_ids and (constrained or not params.ignore_eos):
             return END_OF_SEQUENCE

@@ -49,7 +49,7 @@ class Hearing:
         marks += self.formats.thoughts.marks if self.formats.thoughts else ()
         return replace(
             params,
-            structured_outputs=self.use.constraint(params.structured_outputs),
+            structured_outputs=self.use.constraint(params.structured_outputs, self.formats.calls),
             thoughts=self._thoughts(text),
             shown_token_ids=text.special_ids(marks),
         )

@@ -1,4 +1,4 @@
-"""JSON schemas of tools: what can be told to be none at once, and the one of a list of calls."""
+"""JSON schemas of tools: what can be told to be none at once, and those of a call and of a list of them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,23 @@ def check_schema(schema: Mapping[str, Any] | None, param: str) -> None:
         raise InvalidRequest(f"{param}.required: expected a list of names", param=f"{param}.required")
 
 
-def schema_of_calls(tools: Mapping[str, Mapping[str, Any]], *, most: int | None) -> dict[str, Any]:
-    """The schema of `[{"name": ..., "arguments": {...}}, ...]`, with at least one call and at most `most`."""
+def schema_of_call(tools: Mapping[str, Mapping[str, Any]], key: str = "arguments") -> dict[str, Any]:
+    """The schema of `{"name": ..., "arguments": {...}}`, a call of one of the tools; `key`: what its arguments are."""
     definitions: dict[str, Any] = {}
     calls = []
     for at, (name, schema) in enumerate(tools.items()):
         definitions[f"tool{at}"] = _moved(schema, f"#/$defs/tool{at}")
-        fields = {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/tool{at}"}}
+        fields = {"name": {"const": name}, key: {"$ref": f"#/$defs/tool{at}"}}
         required = list(fields)
         calls.append({"type": "object", "properties": fields, "required": required, "additionalProperties": False})
+    return {"anyOf": calls, "$defs": definitions}
+
+
+def schema_of_calls(tools: Mapping[str, Mapping[str, Any]], *, most: int | None) -> dict[str, Any]:
+    """The schema of `[{"name": ..., "arguments": {...}}, ...]`, with at least one call and at most `most`."""
+    call = schema_of_call(tools)
     bounds = {"minItems": 1} if most is None else {"minItems": 1, "maxItems": most}
-    return {"type": "array", "items": {"anyOf": calls}, **bounds, "$defs": definitions}
+    return {"type": "array", "items": {"anyOf": call["anyOf"]}, **bounds, "$defs": call["$defs"]}
 
 
 def _moved(schema: Any, place: str) -> Any:

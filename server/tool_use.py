@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..core.errors import InvalidRequest
 from ..engine.grammar.asked import StructuredOutputs
+from ..engine.grammar.spans import Spans
 from .schemas import ChatRequest, Tool
 from .speech.base import Listener, Plain
 from .speech.forced import Arguments, calls_listener
@@ -16,6 +17,7 @@ from .tool_schemas import check_schema, schema_of_calls
 
 How = Literal["none", "auto", "required", "named"]
 CHOICES = "none, auto, required, or an object of type function or allowed_tools"
+ANYTHING: Mapping[str, Any] = {"type": "object"}
 NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -26,7 +28,7 @@ class ToolUse:
     how: How = "none"
     shown: Sequence[Mapping[str, Any]] | None = None
     offered: Tools = field(default_factory=dict)
-    is_strict: bool = False  # whether one of them asks for it
+    strict: frozenset[str] = frozenset()  # those of them that ask for arguments as their schema has them
     is_parallel: bool = True
 
     @classmethod
@@ -37,11 +39,15 @@ class ToolUse:
         if how == "none" or not tools:
             return cls()
         offered = {name: tools[name] for name in names}
-        strict = any(tool.function.strict for tool in body.tools or () if tool.function.name in offered)
+        asking = {tool.function.name for tool in body.tools or () if tool.function.strict}
+        strict = frozenset(asking & offered.keys())
         return cls(how, shown(body.tools), offered, strict, body.parallel_tool_calls is not False)
 
-    def constraint(self, beside: StructuredOutputs | None) -> StructuredOutputs | None:
-        """The form of calls that there must be, else `beside`; raises InvalidRequest where both ask for something."""
+    def constraint(self, beside: StructuredOutputs | None, format_: CallFormat) -> StructuredOutputs | None:
+        """The form of calls, which the model writes as `format_` has it unless there must be one; else `beside`.
+
+        Raises InvalidRequest where both ask for something.
+        """
         if self.how == "none":
             return beside
         if beside is not None:
@@ -50,26 +56,43 @@ class ToolUse:
                 param=beside.param,
             )
         if self.how == "auto":
-            return None
+            return self._spans(format_)
         if self.how == "named":
             [schema] = self.offered.values()
-            return StructuredOutputs(json=schema, lenient=not self.is_strict, param="tools")
-        schema = schema_of_calls(self.offered, most=None if self.is_parallel else 1)
-        return StructuredOutputs(json=schema, lenient=not self.is_strict, param="tools")
+            return StructuredOutputs(json=schema, lenient=not self.strict, param="tools")
+        schema = schema_of_calls(self.offered, most=self._most)
+        return StructuredOutputs(json=schema, lenient=not self.strict, param="tools")
+
+    def passed_over(self, format_: CallFormat) -> dict[str, bool]:
+        """What of the tools nothing, or not always something, is done with, by its place in the body."""
+        is_held = format_.held is not None and format_.held.everywhere
+        return {"tools.function.strict": True} if self.how == "auto" and self.strict and not is_held else {}
 
     def listener(self, format_: CallFormat) -> Listener:
         """Hears the calls in one choice, which the model writes as `format_` has it, or as `constraint` says."""
-        most = None if self.is_parallel else 1
         match self.how:
             case "none":
                 return Plain()
             case "auto":
-                return format_.listener(self.offered, most)
+                return format_.listener(self.offered, self._most)
             case "required":
-                return calls_listener(self.offered, most, format_.new_id)
+                return calls_listener(self.offered, self._most, format_.new_id)
             case "named":
                 [name] = self.offered
                 return Arguments(name, format_.new_id)
+
+    @property
+    def _most(self) -> int | None:
+        """Calls that there may be."""
+        return None if self.is_parallel else 1
+
+    def _spans(self, format_: CallFormat) -> StructuredOutputs | None:
+        """Calls that the model makes by itself, where a tool is strict: the arguments of the others are any object."""
+        if not self.strict or format_.held is None:
+            return None
+        tools = {name: schema if name in self.strict else ANYTHING for name, schema in self.offered.items()}
+        forms = format_.held.forms(tools, self._most)
+        return StructuredOutputs(spans=Spans(format_.held.marks, forms), param="tools")
 
 
 def shown(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:

@@ -102,6 +102,7 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     hearing = Hearing.of(face, body, use, prompt)
     params = hearing.params(sampling.of_chat(body, face.engine, len(prompt)), face.engine.text)
     work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
-    headers = {**named(body.request_id), **ignored(body.unknown, CHAT)}
+    passed_over = {**body.unknown, **use.passed_over(face.formats.calls)}
+    headers = {**named(body.request_id), **ignored(passed_over, CHAT)}
     generation = Generation(new_id(prefix), body.model, work, *standing_of(body, caller), headers=headers)
     return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), hearing)

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ...core.errors import InvalidRequest
+from .spans import Spans
 
 # Between the tokens of a JSON answer, unless asked for otherwise. Bounded, as models at a high temperature would else
 # write blanks until max_tokens; long enough for a new line that is indented ten times by two.
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,21}"
 LARGEST = 1 << 20  # characters of a constraint
-KINDS = ("json", "regex", "choice", "grammar", "json_object")
+KINDS = ("json", "regex", "choice", "grammar", "json_object")  # of a whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputs:
-    """Exactly one of KINDS. Names and meanings are vLLM's.
+    """Exactly one of KINDS, or `spans`, which no field of a request says. Names and meanings are vLLM's.
 
     `json` is a JSON schema, as text or as an object; once made it is text. With `lenient`, what the schema says and no
     backend can hold to is passed over, else refused. `param` is the field that a caller wrote it in.
@@ -33,9 +34,10 @@ class StructuredOutputs:
     disable_any_whitespace: bool = False
     lenient: bool = False
     param: str = "structured_outputs"
+    spans: Spans | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in KINDS if self._has(name)]
+        given = [name for name in (*KINDS, "spans") if self._has(name)]
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise self.refused(f"takes exactly one of {', '.join(KINDS)}; there is {found}")
@@ -44,6 +46,7 @@ class StructuredOutputs:
             if not self.choice or not all(isinstance(one, str) and one for one in self.choice):
                 raise self.refused("choice is a list of texts, and none of them empty")
         self._check_size(sum(map(len, (self.regex or "", self.grammar or "", *(self.choice or ())))))
+        self._check_size(0 if self.spans is None else self.spans.size)
         if self.json is not None:
             object.__setattr__(self, "json", self._schema_text())
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
@@ -52,7 +55,7 @@ class StructuredOutputs:
     @classmethod
     def of(cls, given: Mapping[str, object]) -> StructuredOutputs:
         """From an object's fields; raises InvalidRequest for one that there is not."""
-        known = {each.name for each in fields(cls)} - {"param", "lenient"}
+        known = {each.name for each in fields(cls)} - {"param", "lenient", "spans"}
         if unknown := sorted(given.keys() - known):
             raise InvalidRequest(
                 f"structured_outputs.{unknown[0]} is not supported; there are {', '.join(sorted(known))}",
@@ -62,8 +65,8 @@ class StructuredOutputs:
 
     @property
     def kind(self) -> str:
-        """Which of KINDS it is."""
-        return next(name for name in KINDS if self._has(name))
+        """Which of KINDS it is, or spans."""
+        return next(name for name in (*KINDS, "spans") if self._has(name))
 
     def refused(self, why: str) -> InvalidRequest:
         """The error that says to a caller what is wrong with it."""

@@ -7,17 +7,28 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from ...core.errors import InvalidRequest, Unsupported
 from .asked import StructuredOutputs
 from .backends import REGISTRY
-from .base import Backend, Grammar, Matcher, Vocabulary
+from .base import Backend, Grammar, Vocabulary
 from .guard import Guard
+from .spanned import SpannedGrammar
 
 KEPT = 64  # constraints, those in use aside; the states of a large one take some MB
 NICENESS = 5  # of the threads that compile, beside the engine's
 THREADS = 4  # constraints that are made ready at a time; most of that is waiting for the nursery
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What compiling takes."""
+
+    guard: Guard
+    backend: Backend
+    vocabulary: Vocabulary
 
 
 class Grammars:
@@ -38,7 +49,7 @@ class Grammars:
         self._recent: OrderedDict[StructuredOutputs, Future[Grammar]] = OrderedDict()
         self._in_use: WeakValueDictionary[StructuredOutputs, Grammar] = WeakValueDictionary()
         self._threads: ThreadPoolExecutor | None = None
-        self._tools: Future[tuple[Guard, Backend]] | None = None
+        self._tools: Future[_Tools] | None = None
 
     @property
     def num_kept(self) -> int:
@@ -49,7 +60,7 @@ class Grammars:
     def nursery_pid(self) -> int:
         """The process where constraints are tried out, once there is one."""
         assert self._tools is not None
-        return self._tools.result()[0].pid
+        return self._tools.result().guard.pid
 
     def of(self, asked: StructuredOutputs) -> Future[Grammar]:
         """The grammar, once it is ready; InvalidRequest for one that is refused. Who uses it holds on to it."""
@@ -63,9 +74,9 @@ class Grammars:
                 self._recent.popitem(last=False)
             return found
 
-    def matcher(self, asked: StructuredOutputs) -> Matcher:
-        """A new matcher of a grammar that somebody holds."""
-        return self.of(asked).result().matcher()
+    def found(self, asked: StructuredOutputs) -> Grammar:
+        """A grammar that somebody holds, and which is ready."""
+        return self.of(asked).result()
 
     def start(self) -> None:
         """Have all that the first constraint will need made ready on another thread."""
@@ -79,7 +90,7 @@ class Grammars:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
         if tools is not None and not tools.cancelled() and tools.exception() is None:
-            tools.result()[0].close()
+            tools.result().guard.close()
 
     def _held(self, asked: StructuredOutputs) -> Future[Grammar] | None:
         grammar = self._in_use.get(asked)
@@ -94,14 +105,14 @@ class Grammars:
         assert self._threads is not None
         return self._threads.submit(self._compile, asked, tools)
 
-    def _ready(self) -> Future[tuple[Guard, Backend]]:
-        """What compiling takes, made on the first thread of the pool."""
+    def _ready(self) -> Future[_Tools]:
+        """The tools, made on the first thread of the pool."""
         if self._tools is None:
             self._threads = ThreadPoolExecutor(THREADS, "grammar", initializer=_yield_to_others)
             self._tools = self._threads.submit(self._make_tools)
         return self._tools
 
-    def _make_tools(self) -> tuple[Guard, Backend]:
+    def _make_tools(self) -> _Tools:
         vocabulary = self._vocabulary()
         guard = Guard(self._name, vocabulary)
         assert self._threads is not None
@@ -109,16 +120,18 @@ class Grammars:
         try:
             backend = self._kind(vocabulary)
             started.result()
-            return guard, backend
+            return _Tools(guard, backend, vocabulary)
         except BaseException:
             guard.close()
             raise
 
-    def _compile(self, asked: StructuredOutputs, tools: Future[tuple[Guard, Backend]]) -> Grammar:
+    def _compile(self, asked: StructuredOutputs, made: Future[_Tools]) -> Grammar:
         try:
-            guard, backend = tools.result()
-            guard.check(asked)
-            grammar = backend.compile(asked)
+            tools = made.result()
+            tools.guard.check(asked)
+            grammar = tools.backend.compile(asked)
+            if asked.spans is not None:
+                grammar = SpannedGrammar(asked, grammar, tools.vocabulary)
         except InvalidRequest:
             raise  # it stays wrong: whoever asks again is told at once
         except BaseException:

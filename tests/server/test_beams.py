@@ -84,7 +84,7 @@ def test_a_stop_string_ends_a_beam(http: httpx.Client) -> None:
         ({"bad_words": ["a"]}, "bad_words"),
         ({"min_tokens": 2}, "min_tokens"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-        ({"response_format": {"type": "json_object"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"echo": True, "logprobs": 1}, "echo"),
         ({"n": 33}, "n"),

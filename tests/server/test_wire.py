@@ -10,6 +10,8 @@ import pytest
 from aril.core import errors
 from aril.core.callers import LOCAL, Caller, Scope
 from aril.core.http_status import body_of, headers_of, status_of
+from aril.engine.grammar.asked import StructuredOutputs
+from aril.engine.grammar.spans import Part, Spans
 from aril.engine.metering import Work
 from aril.engine.params import SamplingParams
 from aril.engine.request import Chunk, TokenLogprobs
@@ -25,6 +27,7 @@ PARAMS: list[dict[str, Any]] = [
     {"structured_outputs": {"json": {"type": "object", "properties": {"é": {"type": "integer"}}}}},
     {"structured_outputs": {"choice": ["yes", "no"]}, "n": 3, "logprobs": 0, "prompt_logprobs": 20},
     {"structured_outputs": {"regex": "[0-9]+", "whitespace_pattern": None}},
+    {"structured_outputs": StructuredOutputs(spans=Spans(("<a>",), ((Part(words="b"), Part(schema="{}")),)))},
     {"bad_words": ["x"], "bad_words_ids": [[1, 2], [3]], "allowed_token_ids": [4, 5]},
     {"pooling": "mean", "max_tokens": 0, "temperature": 0.0},
 ]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
 from ....core.errors import InvalidRequest
 from ..asked import WHITESPACE, StructuredOutputs
 from ..base import Bits, Vocabulary
+from ..spans import Form, Part, Spans
 
 # Beyond these a grammar is refused, or its row fails: a step's masks may not hold up other streams (200,000 units of
 # fuel and 50,000 items are 15 ms and 3 ms of work), nor may one grammar's states take all memory (1 to 2 kB each).
@@ -53,10 +54,12 @@ class Llguidance:
         tokens = _Tokens(vocabulary)
         self._tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=list(vocabulary.eos))
         tokens.greedy = self._tokenizer
+        self._special = {vocabulary.tokens[token].decode(errors="replace"): token for token in vocabulary.special}
 
     def compile(self, asked: StructuredOutputs) -> LlguidanceGrammar:
         try:
-            matcher = LLMatcher(self._tokenizer, _source_of(asked), log_level=0, limits=LIMITS)
+            source = _source_of(asked) if asked.spans is None else _source_of_spans(asked.spans, self._special)
+            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         except ValueError as error:
             raise asked.refused(str(error)) from error
         if matcher.is_error():
@@ -119,6 +122,25 @@ def _source_of(asked: StructuredOutputs) -> str:
         options["whitespace_pattern"] = asked.whitespace_pattern or WHITESPACE
     schema = asked.json if asked.kind == "json" else '{"type": "object"}'
     return str(LLMatcher.grammar_from_json_schema(schema, overrides=options))  # type: ignore[arg-type]
+
+
+def _source_of_spans(spans: Spans, special: Mapping[str, int]) -> str:
+    """What may stand behind a mark, with blanks after it, between the parts and at the end."""
+    schemas = dict.fromkeys(part.schema for form in spans.forms for part in form if part.schema)
+    names = {schema: f"json{at}" for at, schema in enumerate(schemas)}
+
+    def rule(part: Part) -> str:
+        if part.words:
+            return f"<[{special[part.words]}]>" if part.words in special else _literal(part.words)
+        return names[part.schema] if part.schema else f"/{part.regex}/"
+
+    def row(form: Form) -> str:
+        return " ".join(["BLANKS?", *(f"{rule(part)} BLANKS?" for part in form)])
+
+    lines = ["start: " + " | ".join(map(row, spans.forms)), f"BLANKS: /{WHITESPACE}/"]
+    options = {"x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": False}}
+    lines += [f"{name}: %json {json.dumps(json.loads(schema) | options)}" for schema, name in names.items()]
+    return str(LLMatcher.grammar_from_lark("\n".join(lines)))
 
 
 def _literal(text: str) -> str:

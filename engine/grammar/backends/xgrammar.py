@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import xgrammar
-from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo, VocabType
+from xgrammar import CompiledGrammar, Grammar, GrammarMatcher, TokenizerInfo, VocabType
 
 from ..asked import StructuredOutputs
 from ..base import Bits, Vocabulary
+from ..spans import Form, Part
 
 # What the library passes over without a word, or reads as less than it says, as oneOf.
 NOT_HELD = {"allOf", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "multipleOf", "not"}
@@ -24,6 +25,7 @@ BESIDE_PATTERN = {"minLength", "maxLength", "format"}  # not held where a patter
 DATES = ("date", "date-time")  # formats of which only the shape is held
 NAMED = ("properties", "patternProperties", "$defs", "definitions")  # keywords whose keys are names of the caller's
 MOST_BLANKS = 21  # in a row, between the tokens of a JSON answer; as asked.WHITESPACE
+BLANKS = r"[ \n\r\t]{0,21}"
 
 
 class Xgrammar:
@@ -35,6 +37,7 @@ class Xgrammar:
         printable = [b"" if any(byte < 32 and byte not in b"\n\r" for byte in token) else token for token in plain]
         self._compiler = _compiler(plain, vocabulary.eos)
         self._json_compiler = _compiler(printable, vocabulary.eos)
+        self._special = {vocabulary.tokens[token].decode(errors="replace") for token in vocabulary.special}
 
     def compile(self, asked: StructuredOutputs) -> XgrammarGrammar:
         if asked.whitespace_pattern is not None:
@@ -52,10 +55,12 @@ class Xgrammar:
                 return self._compiler.compile_grammar("root ::= " + " | ".join(map(_literal, asked.choice or ())))
             case "grammar":
                 return self._compiler.compile_grammar(asked.grammar or "")
+            case "spans":
+                assert asked.spans is not None
+                forms = [self._form(asked, form) for form in asked.spans.forms]
+                return self._json_compiler.compile_grammar(Grammar.union(*forms))
         schema = asked.json if isinstance(asked.json, str) else '{"type": "object"}'
-        passed_over = sorted({each for one in _schemas(json.loads(schema)) for each in _not_held(one)})
-        if passed_over and not asked.lenient:
-            raise asked.refused(f"this server's backend cannot hold to {', '.join(passed_over)}")
+        _check(asked, schema)
         return self._json_compiler.compile_json_schema(
             schema,
             any_whitespace=not asked.disable_any_whitespace,
@@ -63,6 +68,21 @@ class Xgrammar:
             max_whitespace_cnt=None if asked.disable_any_whitespace else MOST_BLANKS,
             strict_mode=False,
         )
+
+    def _form(self, asked: StructuredOutputs, form: Form) -> Grammar:
+        """What may stand behind a mark, with blanks after it, between the parts and at the end."""
+        blanks = Grammar.from_regex(BLANKS)
+        return Grammar.concat(blanks, *(each for part in form for each in (self._part(asked, part), blanks)))
+
+    def _part(self, asked: StructuredOutputs, part: Part) -> Grammar:
+        if part.words in self._special:
+            raise asked.refused(f"this server's backend does not follow the special token {part.words}")
+        if not part.schema:
+            return (
+                Grammar.from_regex(part.regex) if part.regex else Grammar.from_ebnf(f"root ::= {_literal(part.words)}")
+            )
+        _check(asked, part.schema)
+        return Grammar.from_json_schema(part.schema, max_whitespace_cnt=MOST_BLANKS, strict_mode=False)
 
 
 class XgrammarGrammar:
@@ -102,6 +122,13 @@ class XgrammarMatcher:
 def _compiler(tokens: list[bytes], eos: Sequence[int]) -> xgrammar.GrammarCompiler:
     info = TokenizerInfo(tokens, VocabType.RAW, vocab_size=len(tokens), stop_token_ids=list(eos))
     return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+
+def _check(asked: StructuredOutputs, schema: str) -> None:
+    """Raises InvalidRequest for a schema that an answer would not be held to."""
+    passed_over = sorted({each for one in _schemas(json.loads(schema)) for each in _not_held(one)})
+    if passed_over and not asked.lenient:
+        raise asked.refused(f"this server's backend cannot hold to {', '.join(passed_over)}")
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..format import CallFormat
+from ..format import CallFormat, Held
+from ..held import list_of_calls
 from ..json_calls import JsonCalls
 
 MARKS = {"<|tool_call|>": ""}
@@ -13,4 +14,4 @@ def is_taught_by(template: str) -> bool:
     return "<|tool_call|>" in template
 
 
-EXPORT = CallFormat(JsonCalls(MARKS).read, tuple(MARKS), is_taught_by)
+EXPORT = CallFormat(JsonCalls(MARKS).read, tuple(MARKS), is_taught_by, held=Held(tuple(MARKS), list_of_calls))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..format import CallFormat
+from ..format import CallFormat, Held
+from ..held import one_call
 from ..json_calls import JsonCalls
 
 MARKS = {"<tool_call>": "</tool_call>"}
@@ -13,4 +14,4 @@ def is_taught_by(template: str) -> bool:
     return "<tool_call>" in template and not any(other in template for other in ("<function=", "<arg_key>"))
 
 
-EXPORT = CallFormat(JsonCalls(MARKS).read, (*MARKS, *MARKS.values()), is_taught_by)
+EXPORT = CallFormat(JsonCalls(MARKS).read, (*MARKS, *MARKS.values()), is_taught_by, held=Held(tuple(MARKS), one_call))

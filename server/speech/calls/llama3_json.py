@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ..format import CallFormat
+from functools import partial
+
+from ..format import CallFormat, Held
+from ..held import one_call
 from ..json_calls import JsonCalls
 
 MARKS = {"<|python_tag|>": ""}
+HELD = Held(tuple(MARKS), partial(one_call, key="parameters"), everywhere=False)  # an answer in JSON begins so too
 
 
 def is_taught_by(template: str) -> bool:
@@ -13,4 +17,4 @@ def is_taught_by(template: str) -> bool:
     return '"parameters"' in template and "ipython" in template
 
 
-EXPORT = CallFormat(JsonCalls(MARKS, bare=True).read, tuple(MARKS), is_taught_by)
+EXPORT = CallFormat(JsonCalls(MARKS, bare=True).read, tuple(MARKS), is_taught_by, held=HELD)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+from ....engine.grammar.spans import Form, Part
 from .. import json_text
-from ..format import CallFormat, Tools
+from ..format import CallFormat, Held, Tools
+from ..held import list_of_calls
 from ..json_calls import Span
 from ..tape import Reading, Tape
 from ..teller import Teller, short_call_id
@@ -43,9 +47,20 @@ def _named(tape: Tape, teller: Teller, tools: Tools, mark: str) -> Reading[None]
         yield from tape.until([], teller.argue)
 
 
+def _forms(tools: Tools, most: int | None) -> tuple[Form, ...]:
+    """A list, or a name and its arguments, perhaps with an id before them."""
+    ids = Part(words=ID), Part(regex="[a-zA-Z0-9]{9}")
+    found = list(list_of_calls(tools, most))
+    for name, schema in tools.items():
+        named, arguments = Part(words=name), Part(schema=json.dumps(schema))
+        for between in ((), (Part(words=ARGUMENTS),), (*ids, Part(words=ARGUMENTS))):
+            found.append((named, *between, arguments))
+    return tuple(found)
+
+
 def is_taught_by(template: str) -> bool:
     """By its mark."""
     return CALLS in template
 
 
-EXPORT = CallFormat(read, (CALLS, ID, ARGUMENTS), is_taught_by, short_call_id)
+EXPORT = CallFormat(read, (CALLS, ID, ARGUMENTS), is_taught_by, short_call_id, Held((CALLS,), _forms))
