@@ -11,6 +11,7 @@ here) and may set `AUTOMATIC = False` (only `force` picks it). Its file of an op
 call; raising Unsupported there is a refusal with a reason. Of the providers that accept the arguments the first by name
 runs: they are made for different devices and rarely compete. What the machine decides is decided once; `when` is asked
 on every call, because it may look at anything, and a lambda (0.2 us) is cheaper than a cache key of the arguments.
+What is forced is forced on one thread: engines of one process record their tapes whenever each of them has to.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Generic, ParamSpec, TypeVar, cast
+from types import MappingProxyType, ModuleType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from ..core.errors import Unsupported
 from ..core.log import event, get_logger
@@ -65,7 +67,8 @@ class Op(Generic[P, R]):
         self._order: tuple[Impl[P, R], ...] = ()  # what a call asks, first to last; empty = not looked for yet
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        for impl in self._order or self._look():
+        forced = _forced.get().get(self)
+        for impl in (self._order or self._look()) if forced is None else (forced,):
             if impl.when is None or impl.when(*args, **kwargs):
                 return impl.run(*args, **kwargs)
         raise Unsupported(f"{self.name} is forced, but refuses these arguments: {explain(self, *args, **kwargs)}")
@@ -105,15 +108,11 @@ class Op(Generic[P, R]):
 
     @contextmanager
     def force(self, provider: str) -> Iterator[None]:
-        """Run `provider` and nothing else meanwhile, in every thread; arguments that it refuses raise Unsupported."""
+        """Run `provider` and nothing else meanwhile, on this thread; arguments that it refuses raise Unsupported."""
         if provider not in self.providers():
             raise Unsupported(f"no provider {provider!r} of {self.name} here; {explain(self)}")
-        before = self._order
-        self._order = (self._reference if provider == REFERENCE else self.impls[provider],)
-        try:
+        with _forcing({self: self._reference if provider == REFERENCE else self.impls[provider]}):
             yield
-        finally:
-            self._order = before
 
     def refusals(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
         """Every provider and why it does not run these arguments (None = it could)."""
@@ -155,6 +154,10 @@ class Op(Generic[P, R]):
             raise TypeError(f"{run.__qualname__} does not take the parameters of {self.name}: {theirs} is not {ours}")
 
 
+_Forced = Mapping[Op[..., Any], Impl[..., Any]]
+_forced: ContextVar[_Forced] = ContextVar("forced", default=MappingProxyType({}))  # on this thread
+
+
 def op(reference: Callable[P, R]) -> Op[P, R]:
     """Declare an op by its torch reference."""
     made: Op[P, R] = Op(reference)
@@ -164,16 +167,21 @@ def op(reference: Callable[P, R]) -> Op[P, R]:
 
 @contextmanager
 def only(provider: str) -> Iterator[None]:
-    """Run `provider` and nothing else meanwhile, in every op and thread; what it does not do raises Unsupported."""
-    before = {op: op._order for op in _OPS.values()}
-    for op in before:
+    """Run `provider` and nothing else meanwhile, in every op on this thread; what it does not do raises Unsupported."""
+    declared = list(_OPS.values())  # a look imports files, which may declare more
+    for op in declared:
         op._look()
-        op._order = (op.impls.get(provider, _nobody(provider)),)
+    with _forcing({op: op.impls.get(provider, _nobody(provider)) for op in declared}):
+        yield
+
+
+@contextmanager
+def _forcing(impls: _Forced) -> Iterator[None]:
+    before = _forced.set({**_forced.get(), **impls})
     try:
         yield
     finally:
-        for op, order in before.items():
-            op._order = order
+        _forced.reset(before)
 
 
 def _nobody(provider: str) -> Impl[..., object]:

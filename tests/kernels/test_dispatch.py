@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from aril.core.errors import Unsupported
@@ -38,6 +40,21 @@ def test_a_forced_provider_runs_until_the_end_of_the_block(double: dispatch.Op[[
 def test_a_forced_provider_is_not_replaced_where_it_refuses(double: dispatch.Op[[Tensor], Tensor]) -> None:
     with double.force("native"), pytest.raises(Unsupported, match="needs a vector"):
         double(torch.ones(1, 2))
+
+
+def test_a_provider_is_forced_on_its_own_thread_alone(double: dispatch.Op[[Tensor], Tensor]) -> None:
+    with double.force("reference"), ThreadPoolExecutor(1) as other:
+        assert other.submit(double, torch.ones(1)).result().tolist() == [-2]
+
+
+def test_an_op_is_as_it_was_after_two_threads_that_forced_it_at_once(double: dispatch.Op[[Tensor], Tensor]) -> None:
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        blocks = [(thread, double.force("reference")) for thread in (first, second)]
+        for thread, block in blocks:
+            thread.submit(block.__enter__).result()
+        for thread, block in blocks:
+            thread.submit(block.__exit__, None, None, None).result()
+    assert double(torch.ones(1)).tolist() == [-2]
 
 
 def test_an_unknown_provider_is_answered_with_the_choices(double: dispatch.Op[[Tensor], Tensor]) -> None:

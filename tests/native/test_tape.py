@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 from aril.core.errors import Unsupported
 from aril.kernels import dispatch
 from aril.kernels.ops.activation import silu_mul
 from aril.kernels.ops.attention import paged_attention
+from aril.kernels.ops.kv import copy_blocks_
 from aril.kernels.ops.matmul import linear, pack
 from aril.kernels.ops.norm import add_rms_norm_
 
@@ -89,3 +93,26 @@ def test_what_no_native_kernel_does_is_refused_and_afterwards_all_is_as_before(t
     with pytest.raises(Unsupported, match="paged_attention"):
         tape.record(run, tape.Arena())
     assert run().shape == half.shape
+
+
+def test_two_threads_that_record_at_once_leave_to_others_what_no_native_kernel_does(tape) -> None:
+    x, weight, began, ended = normal(2, 16), pack(normal(8, 16)), Event(), Event()
+    cache, source, target = normal(4, 4, 2, 16), torch.tensor([0]), torch.tensor([1])
+
+    def first() -> torch.Tensor:
+        other.append(threads.submit(tape.record, second, tape.Arena()))
+        assert began.wait(60)
+        return linear(x, weight)
+
+    def second() -> torch.Tensor:
+        began.set()
+        assert ended.wait(60)
+        return linear(x, weight)
+
+    with ThreadPoolExecutor() as threads:
+        other = []
+        tape.record(first, tape.Arena())
+        ended.set()
+        other[0].result()
+    copy_blocks_(cache, cache.clone(), source, target)
+    assert torch.equal(cache[1], cache[0])
