@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -19,7 +19,7 @@ from ..server.deps import Face
 from ..server.workers import wire
 from ..server.workers.desk import Desk
 from ._crew import Crew
-from ._server import LAST_WORDS, HttpServer
+from ._server import HttpServer
 
 OURS = "aril"  # the logger of all of ours
 
@@ -59,7 +59,6 @@ class _Inner(HttpServer):
         believing = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), trusted_hosts="*"))
         super().__init__(believing, face.flights, config, tls=None, background=face.responses.running)
         self._crew = crew
-        self._seconds = config.drain_timeout + LAST_WORDS
 
     def stop(self) -> None:
         """As a signal would."""
@@ -69,6 +68,13 @@ class _Inner(HttpServer):
         self._crew.tell_to_stop()
         super().handle_exit(sig, frame)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._crew.end(self._seconds)
-        await super().shutdown(sockets)
+    def _shut_the_door(self, sockets: Iterable[socket.socket]) -> None:
+        self._crew.shut_the_door()  # `sockets` are for what the crew hands on, to the end
+
+    async def _land(self) -> None:
+        await super()._land()
+        await self._crew.end()
+
+    async def _landed(self) -> None:
+        await self._crew.landed()
+        await super()._landed()

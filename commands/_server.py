@@ -7,8 +7,8 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection, Set
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Set
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
 
 import uvicorn
@@ -25,6 +25,7 @@ from ..server.counted import count
 from ..server.flights import Flights
 from ..server.manners import Cors, Manners
 from ..server.records import Writer
+from ..server.sse import before
 from ..server.traces import Traces, wanted
 from ._protocol import Protocol
 
@@ -63,7 +64,8 @@ class HttpServer(uvicorn.Server):
         self.config.ssl = tls  # read and tried long before
         self._flights = flights
         self._background = background
-        self._drain_seconds = config.drain_timeout
+        self._drain_seconds: float | None = config.drain_timeout
+        self._deadline: float | None = None  # of what runs; by the loop's clock, once the end has begun
         self._hurry = asyncio.Event()
 
     async def live(
@@ -93,25 +95,37 @@ class HttpServer(uvicorn.Server):
             return
         self._flights.close()
         self.should_exit = True
+        if self._drain_seconds is not None:
+            self._deadline = asyncio.get_running_loop().time() + self._drain_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        for each in sockets or ():
-            each.close()
-        await self._drain()
-        self._flights.stop(ShuttingDown(CUT))
+        self._shut_the_door(sockets or ())
+        await self._land()
         await super().shutdown(sockets)
 
-    async def _drain(self) -> None:
-        """Returns when nothing runs, when the time is over, or when somebody hurries."""
-        loop = asyncio.get_running_loop()
-        end, hurry = loop.time() + self._drain_seconds, asyncio.ensure_future(self._hurry.wait())
+    def _shut_the_door(self, sockets: Iterable[socket.socket]) -> None:
+        """Who comes now is refused."""
+        for server in self.servers:
+            server.close()
+        for each in sockets:
+            each.close()
+
+    async def _land(self) -> None:
+        """Wait until nothing runs, the time is over, or somebody hurries; what still runs then is cut off."""
         if running := len(self._running()):
             log.info(event("draining", requests=running, seconds=self._drain_seconds, hurry="another signal"))
-        while (tasks := self._running()) and not hurry.done() and (left := end - loop.time()) > 0:
-            await asyncio.wait({*tasks, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._deadline):
+                await before(self._hurried(), self._landed())
+        self._flights.stop(ShuttingDown(CUT))
+
+    async def _landed(self) -> None:
+        """Returns when nothing runs."""
+        while tasks := self._running():
+            await asyncio.wait(tasks)
+
+    async def _hurried(self) -> None:
+        await self._hurry.wait()
 
     def _running(self) -> Set[asyncio.Task[None]]:
         return {*self.server_state.tasks, *self._background()}

@@ -12,7 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from ..core import log
+from ..server.config import ServerConfig
 from ..server.flights import Flights
 from ..server.workers import wire
 from ..server.workers.app import create_worker_app
@@ -32,6 +35,28 @@ class Shared(socket.socket):
         super().listen(QUEUE)
 
 
+class _Outer(HttpServer):
+    """Clients come here. Told to end, it says when nothing runs any more and goes on to answer those who have a
+    connection, until nothing runs anywhere or the time is over: that is for the other end to say."""
+
+    def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig, link: Link) -> None:
+        super().__init__(app, flights, config, tls_of(config))
+        self._link = link
+        self._drain_seconds = None
+
+    def obey(self, order: wire.Order) -> None:
+        """What the process with the engine wants."""
+        if not self.should_exit:
+            self.handle_exit(signal.SIGTERM, None)
+        if isinstance(order, wire.Quit):
+            self._hurry.set()
+
+    async def _landed(self) -> None:
+        await super()._landed()
+        self._link.tell(wire.Landed())
+        await self._hurry.wait()
+
+
 async def live(listener: socket.socket, link_socket: socket.socket) -> None:
     """Serve until the other end says stop, or is gone."""
     reader, writer = await asyncio.open_connection(sock=link_socket)
@@ -41,14 +66,10 @@ async def live(listener: socket.socket, link_socket: socket.socket) -> None:
     log.configure(hello.log_level)
     manners = manners_of(hello.server, flights, link.count)
     app = create_worker_app(link, hello, manners, Forward(Path(hello.socket)))
-    server = HttpServer(app, flights, hello.server, tls_of(hello.server))
+    server = _Outer(app, flights, hello.server, link)
     server.config.backlog = 1  # one connection at a time, so that the other processes get theirs
-
-    def stop() -> None:
-        server.handle_exit(signal.SIGTERM, None)
-
-    listening = asyncio.create_task(link.listen(stop))
-    listening.add_done_callback(lambda _: stop())
+    listening = asyncio.create_task(link.listen(server.obey))
+    listening.add_done_callback(lambda _: server.obey(wire.Quit()))  # nobody is there to say it
     await server.live(listener, lambda: link.tell(wire.Ready()), signals=())
     listening.cancel()
     writer.close()

@@ -14,26 +14,36 @@ HEARD = frozenset({"/health", "/health/live", "/health/ready", "/ready", "/metri
 LAST = "the server ends and takes no new requests; another one, or the next one here, will answer"
 
 
-class Closing:
-    """ASGI middleware; `flights` says whether the end has begun."""
+class Parting:
+    """ASGI middleware that tells each connection to close; `flights` says whether the end has begun."""
 
     def __init__(self, app: ASGIApp, flights: Flights) -> None:
         self._app = app
         self._flights = flights
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def closing(message: Message) -> None:
+        async def parting(message: Message) -> None:
             if message["type"] == "http.response.start" and self._flights.closed:
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
-        app = self._app
-        if self._flights.closed and scope["path"] not in HEARD:
-            error = ShuttingDown(LAST)
-            record_of(scope).fail(error)
-            app = answer(error)
-        await app(scope, receive, closing)
+        await self._app(scope, receive, parting)
+
+
+class Closing:
+    """ASGI middleware that also answers, in place of the application."""
+
+    def __init__(self, app: ASGIApp, flights: Flights) -> None:
+        self._app = Parting(app, flights)
+        self._last = Parting(_refuse, flights)
+        self._flights = flights
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_over = self._flights.closed and scope["type"] == "http" and scope["path"] not in HEARD
+        await (self._last if is_over else self._app)(scope, receive, send)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    error = ShuttingDown(LAST)
+    record_of(scope).fail(error)
+    await answer(error)(scope, receive, send)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...engine.text import Text
 from .. import errors
 from ..app import include_inference
+from ..closing import Parting
 from ..deps import Face
 from ..formats import Formats
 from ..manners import Manners
@@ -20,8 +21,8 @@ from .link import Facts, Link
 
 
 def create_worker_app(link: Link, hello: wire.Hello, manners: Manners, forward: Forward) -> ASGIApp:
-    """What `hello` says is served, through `link`; what is not inference goes to `forward`, where it is counted and
-    recorded."""
+    """What `hello` says is served, through `link`; what is not inference goes to `forward`, and is counted, recorded
+    and, at the end, refused by who answers it."""
     app = FastAPI(openapi_url=None, root_path=manners.root_path)
     text, server = Text.heard(hello.text), hello.server
     app.state.face = Face(
@@ -37,7 +38,7 @@ def create_worker_app(link: Link, hello: wire.Hello, manners: Manners, forward: 
     errors.install(app)
     manners.teach(app)
     include_inference(app)
-    return Split(app, forward)
+    return Split(app, Parting(forward, manners.flights))
 
 
 @dataclass(frozen=True, slots=True)

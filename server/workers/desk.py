@@ -20,6 +20,8 @@ from ..deps import Runs
 from ..errors import ours
 from . import wire
 
+OnWord = Callable[[wire.OfItself], None]
+
 ANSWERS = counter("worker_answers", "HTTP responses to inference begun by each process that answers HTTP", ("worker",))
 
 
@@ -33,29 +35,35 @@ class Desk:
     hello: wire.Hello
 
     async def serve(
-        self, worker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_ready: Callable[[], None]
+        self, worker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_word: OnWord
     ) -> None:
-        """One worker, for as long as it is there; `on_ready` is called when it accepts connections."""
-        session = _Session(self, worker, writer, on_ready)
+        """One worker, for as long as it is there; `on_word` hears what it says of itself."""
+        session = _Session(self, worker, writer, on_word)
         writer.write(wire.frame([self.hello]))
         try:
-            while True:
-                for message in wire.FROM_WORKER.decode(await wire.read_frame(reader)):
+            while (frame := await _next(reader)) is not None:
+                for message in wire.FROM_WORKER.decode(frame):
                     session.hear(message)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
         finally:
             await session.close()
+
+
+async def _next(reader: asyncio.StreamReader) -> bytes | None:
+    """The next frame; None when the worker is gone."""
+    try:
+        return await wire.read_frame(reader)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
 
 
 class _Session:
     """One worker: what runs for it, and what it is still to be told."""
 
-    def __init__(self, desk: Desk, worker: str, writer: asyncio.StreamWriter, on_ready: Callable[[], None]) -> None:
+    def __init__(self, desk: Desk, worker: str, writer: asyncio.StreamWriter, on_word: OnWord) -> None:
         self._desk = desk
         self._answers = ANSWERS.labels(worker)
         self._writer = writer
-        self._on_ready = on_ready
+        self._on_word = on_word
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unsaid: list[wire.Told] = []
 
@@ -72,8 +80,8 @@ class _Session:
             case wire.Count(route, status):
                 self._answers.inc()
                 counted.count(route, status)
-            case wire.Ready():
-                self._on_ready()
+            case wire.Ready() | wire.Landed():
+                self._on_word(message)
             case wire.Leave(number):
                 if (task := self._tasks.get(number)) is not None:
                     task.cancel()

@@ -58,14 +58,14 @@ class Link:
         assert not rest
         return first
 
-    async def listen(self, on_stop: Callable[[], None]) -> None:
-        """Hear the other end until it is gone, or not understood; whoever waits for it is told. `on_stop` is called
-        whenever it says stop."""
+    async def listen(self, on_order: Callable[[wire.Order], None]) -> None:
+        """Hear the other end until it is gone, or not understood; whoever waits for it is told. `on_order` hears what
+        it wants of this process."""
         try:
             while True:
                 for message in wire.FROM_MAIN.decode(await wire.read_frame(self._reader)):
-                    if isinstance(message, wire.Stop):
-                        on_stop()
+                    if isinstance(message, wire.Order):
+                        on_order(message)
                     else:
                         self._hear(message)
         except (asyncio.IncompleteReadError, ConnectionError):

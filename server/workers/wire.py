@@ -100,7 +100,15 @@ class Ready(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """To a worker: let what runs end, and take nothing new; said again: end now."""
+    """To a worker: take nothing new, let what runs end, and say when it has."""
+
+
+class Landed(Message, frozen=True):
+    """The worker has been told to stop, and nothing runs there any more."""
+
+
+class Quit(Message, frozen=True):
+    """To a worker: cut off what still runs, and end."""
 
 
 class Answer(Message, frozen=True):
@@ -143,9 +151,11 @@ class End(Message, frozen=True):
     failure: dict[str, Any] | None
 
 
-ToMain = Verify | Resolve | ListModels | FindModel | Run | Leave | Count | Ready
+OfItself = Ready | Landed  # what a worker says of itself
+ToMain = Verify | Resolve | ListModels | FindModel | Run | Leave | Count | OfItself
 Told = Answer | Begin | News | End  # of a question or a generation
-ToWorker = Hello | Stop | Told
+Order = Stop | Quit
+ToWorker = Hello | Order | Told
 
 _ENCODER = msgspec.msgpack.Encoder()
 FROM_WORKER = msgspec.msgpack.Decoder(list[ToMain])

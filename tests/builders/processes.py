@@ -83,18 +83,21 @@ class Running:
         return self.http.post("/v1/completions", json={"model": model, "prompt": "a", "max_tokens": 2}).status_code
 
 
+def launched(model: Path, state: Path, flags: Sequence[str], *, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """A server that is about to start, on a free port; `log` in its state folder is what it says on stderr."""
+    environment = {**os.environ, "ARIL_ADMIN_KEY": ADMIN_KEY, "ARIL_API_KEY": "", "ARIL_DATABASE_URL": ""}
+    command = [sys.executable, "-m", "aril.cli", "serve", str(model), "--port", "0", "--state-dir", str(state), *flags]
+    state.mkdir(exist_ok=True)
+    with (state / "log").open("a") as log:
+        return subprocess.Popen(command, stdout=stdout, stderr=log, text=True, env=environment, start_new_session=True)
+
+
 @contextmanager
 def started(
     model: Path, state: Path, flags: Sequence[str], *, verify: ssl.SSLContext | bool = True
 ) -> Iterator[Running]:
     """A server on a free port; it is killed at the end, if it is not dead by then."""
-    environment = {**os.environ, "ARIL_ADMIN_KEY": ADMIN_KEY, "ARIL_API_KEY": "", "ARIL_DATABASE_URL": ""}
-    command = [sys.executable, "-m", "aril.cli", "serve", str(model), "--port", "0", "--state-dir", str(state), *flags]
-    state.mkdir(exist_ok=True)
-    with (state / "log").open("a") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True
-        )
+    process = launched(model, state, flags)
     running = None
     try:
         assert process.stdout is not None

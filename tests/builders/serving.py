@@ -107,10 +107,10 @@ async def _handing_on(
             socket=str(place),
             log_level="INFO",
         )
-        desk = asyncio.create_task(Desk(face.keys, face.catalog, face.runs, hello).serve("0", *ours, lambda: None))
+        desk = asyncio.create_task(Desk(face.keys, face.catalog, face.runs, hello).serve("0", *ours, lambda _: None))
         link = Link(*theirs, Flights())
         worker = create_worker_app(link, await link.hello(), Manners(), Forward(place))
-        listening = asyncio.create_task(link.listen(lambda: None))
+        listening = asyncio.create_task(link.listen(lambda _: None))
         servers = [uvicorn.Server(_quiet(app, forwarded_allow_ips="*")), uvicorn.Server(_quiet(worker, lifespan="off"))]
         serving = [
             asyncio.create_task(server.serve(sockets=[each]))

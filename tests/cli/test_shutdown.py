@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -45,11 +48,41 @@ def streaming(server: Running) -> Iterator[Iterator[str]]:
         yield lines
 
 
+@contextmanager
+def half_asked(server: Running) -> Iterator[Callable[[], bytes]]:
+    """A request whose body the server waits for: it runs until the rest is sent, by asking what the answer is."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
+    lines = ("POST /v1/completions HTTP/1.1", "Host: a", "Connection: close", "Expect: 100-continue")
+    head = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode()
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+        connection.sendall(head)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100 ")
+
+        def answered() -> bytes:
+            connection.sendall(body)
+            return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+        yield answered
+
+
+@contextmanager
+def idle(server: Running) -> Iterator[list[httpx.Client]]:
+    """Clients with connections that have been answered: enough that every process has some."""
+    with ExitStack() as stack:
+        kept = httpx.Limits(keepalive_expiry=None)
+        made = (httpx.Client(base_url=server.url, timeout=60, limits=kept) for _ in range(24))
+        clients = [stack.enter_context(client) for client in made]
+        with ThreadPoolExecutor(len(clients)) as pool:
+            assert set(pool.map(lambda client: client.get("/health/ready").status_code, clients)) == {200}
+        yield clients
+
+
 def until_the_door_is_shut(server: Running) -> None:
     """Returns when no new connection is taken."""
-    with suppress(httpx.TransportError):
+    with suppress(httpx.NetworkError):
         while True:
-            httpx.get(f"{server.url}/health")
+            httpx.get(f"{server.url}/health", timeout=60)
 
 
 def last_event(lines: Iterator[str]) -> dict[str, object]:
@@ -60,17 +93,17 @@ def last_event(lines: Iterator[str]) -> dict[str, object]:
     return event
 
 
-@pytest.mark.parametrize("files", ["1"], indirect=True, ids=["one process"])  # of several, an idle one just ends
 def test_what_runs_ends_well_and_nothing_new_begins(files: Files, tmp_path: Path) -> None:
-    with serving(files, tmp_path, "600") as server, httpx.Client(base_url=server.url) as kept:
-        assert kept.get("/health/ready").status_code == 200
+    with serving(files, tmp_path, "600") as server, idle(server) as kept, half_asked(server) as answered:
         with streaming(server) as lines:
             server.told(signal.SIGTERM)
             until_the_door_is_shut(server)
-            asked = kept.post("/v1/completions", json={"model": "tiny", "prompt": "a"})
+            for client in kept:
+                asked = client.post("/v1/completions", json={"model": "tiny", "prompt": "a"})
+                assert (asked.status_code, asked.json()["error"]["code"]) == (503, "shutting_down")
+                assert asked.headers["connection"] == "close"
             assert "choices" in last_event(lines)
-        assert (asked.status_code, asked.json()["error"]["code"]) == (503, "shutting_down")
-        assert asked.headers["connection"] == "close"
+        assert answered().startswith(b"HTTP/1.1 200 ")
         assert server.ended(SOON) == 0
 
 
@@ -104,15 +137,14 @@ def test_a_signal_to_all_its_processes_is_one_signal(files: Files, tmp_path: Pat
         assert server.ended(SOON) == 0
 
 
-@pytest.mark.parametrize("files", ["1"], indirect=True, ids=["one process"])  # of several, an idle one just ends
 def test_a_probe_hears_that_the_end_has_begun(files: Files, tmp_path: Path) -> None:
-    with serving(files, tmp_path, "600") as server, httpx.Client(base_url=server.url) as kept:
-        assert kept.get("/health/ready").status_code == 200
-        with streaming(server):
+    with serving(files, tmp_path, "600") as server, idle(server) as kept:
+        with half_asked(server):
             server.told(signal.SIGTERM)
             until_the_door_is_shut(server)
-            ready = kept.get("/health/ready")
-        assert (ready.status_code, ready.headers["connection"]) == (503, "close")
+            for client in kept:
+                ready = client.get("/health/ready")
+                assert (ready.status_code, ready.headers["connection"]) == (503, "close")
         assert server.ended(SOON) == 0  # its one client has hung up
 
 
@@ -136,10 +168,6 @@ def test_a_second_signal_ends_it_at_once(files: Files, tmp_path: Path, number: s
 
 
 def test_idle_connections_hold_nothing_up(files: Files, tmp_path: Path) -> None:
-    with serving(files, tmp_path, "600") as server:
-        idle = [httpx.Client(base_url=server.url) for _ in range(20)]
-        assert {client.get("/health").status_code for client in idle} == {200}
+    with serving(files, tmp_path, "600") as server, idle(server):
         server.told(signal.SIGTERM)
         assert server.ended(SOON) == 0
-        for client in idle:
-            client.close()

@@ -106,7 +106,7 @@ def told(http: httpx.Client, request: str) -> str:
 async def _left_alone(last_word: bytes) -> None:
     ours, theirs = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     link = Link(*ours, Flights())
-    listening = asyncio.create_task(link.listen(on_stop=lambda: None))
+    listening = asyncio.create_task(link.listen(lambda _: None))
     question = asyncio.create_task(link.verify(None, ""))
     await theirs[0].read(1)  # it has been asked
     theirs[1].write(last_word)
@@ -136,9 +136,9 @@ async def _ask_both(engine: AsyncEngine) -> None:
     ours, theirs = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     face = app.state.face
     desk = Desk(face.keys, face.catalog, face.runs, wire.Stop())  # type: ignore[arg-type]  # any first word will do
-    serving = asyncio.create_task(desk.serve("0", *theirs, lambda: None))
+    serving = asyncio.create_task(desk.serve("0", *theirs, lambda _: None))
     link = Link(*ours, Flights())
-    listening = asyncio.create_task(link.listen(on_stop=lambda: None))
+    listening = asyncio.create_task(link.listen(lambda _: None))
     bad, good = await asyncio.gather(link.verify(None, ""), link.verify("a", ""), return_exceptions=True)
     assert isinstance(bad, ArilError)
     assert isinstance(good, Caller)
