@@ -70,14 +70,16 @@ class Changes:
         """Move an alias to a revision, to several by weight, or back; or what the bare name means."""
         name = self._rng.choice(sorted({name for name, _ in self.known.revisions}))
         view = _sent(client.get(f"{ADMIN}/adapters/{name}"))
-        ready = [revision["number"] for revision in view["revisions"] if revision["state"] == "ready"][-RECENT:]
+        ready = [revision["number"] for revision in view["revisions"] if revision["state"] == "ready"]
         alias = self._rng.choice(["default", "prod", "prod"])
         history: list[Weights] = next((was["history"] for was in view["aliases"] if was["name"] == alias), [])
         path = f"{ADMIN}/adapters/{name}/aliases/{alias}"
-        if history and self._rng.random() < 0.25:
+        can_go_back = bool(history) and all(int(number) in ready for number in history[-1])
+        if can_go_back and self._rng.random() < 0.25:  # the move before the last may lead to what has retired since
             weights, body = history[-1], None
         else:
-            few = self._rng.sample(ready, self._rng.randint(1, min(2, len(ready))))
+            recent = ready[-RECENT:]
+            few = self._rng.sample(recent, self._rng.randint(1, min(2, len(recent))))
             weights = {str(number): self._rng.randint(1, 100) for number in few}
             body = {"weights": weights}
         with self._acknowledging(UnderWay(name, alias, weights)):
