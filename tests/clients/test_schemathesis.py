@@ -23,6 +23,8 @@ CHECKS = (
     "response_schema_conformance",
 )
 
+pytestmark = pytest.mark.timeout(3600)  # as many requests as are asked for
+
 
 @pytest.fixture
 def short(home: Path, tmp_path: Path) -> Iterator[Server]:
