@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ArilError, InvalidRequest
 from ._flags import add_state_dir, add_url_flags
-from ._running import state_dir_of
+from ._running import state_dir_of, urls
 
 if TYPE_CHECKING:
     from ._remote import Admin
@@ -102,9 +102,11 @@ def _admin_key(args: argparse.Namespace) -> str:
         return str(args.admin_key).strip()
     folder = Path(args.state_dir) if args.state_dir is not None else state_dir_of(args.url)
     if folder is None:
+        others = urls()
         raise InvalidRequest(
-            f"no admin key: give --admin-key or ARIL_ADMIN_KEY, or --state-dir of the server at {args.url}; "
-            "no server of yours on this machine is there"
+            f"no admin key for {args.url}, where no server of yours on this machine is: give its key by --admin-key or "
+            "ARIL_ADMIN_KEY, or by --state-dir the folder with its admin.key, which the server names as it starts"
+            + (f"; yours on this machine: --url {' or '.join(others)}" if others else "")
         )
     try:
         return (folder / KEY_FILE).read_text().strip()

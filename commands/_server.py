@@ -113,10 +113,14 @@ class HttpServer(uvicorn.Server):
     async def _land(self) -> None:
         """Wait until nothing runs, the time is over, or somebody hurries; what still runs then is cut off."""
         if running := len(self._running()):
-            log.info(event("draining", requests=running, seconds=self._drain_seconds, hurry="another signal"))
+            then = "what still runs is cut short, at once on another signal"
+            log.info(event("draining", requests=running, seconds=self._drain_seconds, then=then))
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._deadline):
                 await before(self._hurried(), self._landed())
+        if cut := len(self._running()):
+            by = "another signal" if self._hurry.is_set() else "--drain-timeout"
+            log.info(event("cut_short", requests=cut, by=by))
         self._flights.stop(ShuttingDown(CUT))
 
     async def _landed(self) -> None:

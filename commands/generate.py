@@ -32,7 +32,7 @@ MAX_TOKENS = 128
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to ask, whom, and how."""
-    parser.add_argument("--prompt", action="append", help="may be given several times; by default, lines of stdin")
+    parser.add_argument("--prompt", action="append", help="the same; may be given several times")
     parser.add_argument(
         "--adapter",
         action="append",
@@ -49,13 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     add_engine_flags(parser)
+    prompts = parser.add_argument(
+        "prompts", nargs="+", metavar="PROMPT", help="what to answer; without any, lines of stdin"
+    )
+    prompts.required = False  # `*` would take its none before a flag, and leave none to come after it
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print."""
-    prompts = args.prompt or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    prompts = [*(args.prompts or ()), *(args.prompt or ())] or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not prompts:
-        raise InvalidRequest("no prompt: give --prompt TEXT, or lines on stdin")
+        raise InvalidRequest("no prompt: give it after the model, by --prompt, or as lines on stdin")
     adapters = dict(_named(text) for text in args.adapter)
     config = engine_config(args)
     from ..engine.llm import LLM

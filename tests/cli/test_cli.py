@@ -118,6 +118,15 @@ def test_every_adapter_in_a_batch_answers_each_prompt(files: Files, capsys: pyte
     assert rows[0]["text"] != rows[1]["text"]
 
 
+@pytest.mark.parametrize(
+    "words", [["MODEL", "the dog", "--max-tokens", "3"], ["MODEL", "--max-tokens", "3", "the dog"]]
+)
+def test_a_prompt_may_follow_the_model(files: Files, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    given = [str(files.model) if word == "MODEL" else word for word in words]
+    assert main(["generate", *given, "--prompt", "a seed", "--json", *SMALL]) == 0
+    assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == ["the dog", "a seed"]
+
+
 def test_the_life_of_an_adapter(server: Server, files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--url", server.url, "--admin-key", server.admin_key]
 

@@ -171,6 +171,16 @@ def test_the_key_of_a_server_that_has_ended_goes_nowhere(home: Path, server: Run
     (dead / "lock").unlink()
 
 
-def test_without_any_key_it_is_told_where_one_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_is_found_wherever_its_state_folder_is(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        sign(lock, "http://127.0.0.1:2")
+        assert state_dir_of("http://127.0.0.1:2") == tmp_path
+    assert state_dir_of("http://127.0.0.1:2") is None
+
+
+def test_without_any_key_it_is_told_where_one_may_be(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "list", "--url", "http://127.0.0.1:1"]) == 2
-    assert "give --admin-key or ARIL_ADMIN_KEY, or --state-dir" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no admin key for http://127.0.0.1:1" in told
+    assert "--admin-key or ARIL_ADMIN_KEY, or by --state-dir the folder with its admin.key" in told
+    assert str(server.http.base_url).strip("/") in told

@@ -165,6 +165,7 @@ def test_a_second_signal_ends_it_at_once(files: Files, tmp_path: Path, number: s
             server.told(number)
             assert last_event(lines)["error"]["code"] == "shutting_down"  # type: ignore[index]
         assert server.ended(SOON) == 0
+    assert "cut_short requests=1 by='another signal'" in (tmp_path / "state" / "log").read_text()
 
 
 def test_idle_connections_hold_nothing_up(files: Files, tmp_path: Path) -> None:
