@@ -34,4 +34,4 @@ def _of_format(asked: ResponseFormat) -> StructuredOutputs | None:
             code="missing_required_parameter",
         )
     told = asked.json_schema
-    return StructuredOutputs(json=told.schema_, lenient=not told.strict, param="response_format")
+    return StructuredOutputs(json=told.schema_, lenient=not told.strict, param="response_format.json_schema.schema")

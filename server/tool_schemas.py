@@ -32,8 +32,8 @@ def schema_of_call(tools: Mapping[str, Mapping[str, Any]], key: str = "arguments
     definitions: dict[str, Any] = {}
     calls = []
     for at, (name, schema) in enumerate(tools.items()):
-        definitions[f"tool{at}"] = _moved(schema, f"#/$defs/tool{at}")
-        fields = {"name": {"const": name}, key: {"$ref": f"#/$defs/tool{at}"}}
+        definitions[f"tool{at}"] = _moved(schema, place_of(at))
+        fields = {"name": {"const": name}, key: {"$ref": place_of(at)}}
         required = list(fields)
         calls.append({"type": "object", "properties": fields, "required": required, "additionalProperties": False})
     return {"anyOf": calls, "$defs": definitions}
@@ -44,6 +44,11 @@ def schema_of_calls(tools: Mapping[str, Mapping[str, Any]], *, most: int | None)
     call = schema_of_call(tools)
     bounds = {"minItems": 1} if most is None else {"minItems": 1, "maxItems": most}
     return {"type": "array", "items": {"anyOf": call["anyOf"]}, **bounds, "$defs": call["$defs"]}
+
+
+def place_of(at: int) -> str:
+    """Where the schema of one of the tools stands in that of their calls."""
+    return f"#/$defs/tool{at}"
 
 
 def _moved(schema: Any, place: str) -> Any:

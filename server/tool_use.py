@@ -13,11 +13,12 @@ from .schemas import ChatRequest, Tool
 from .speech.base import Listener, Plain
 from .speech.forced import Arguments, calls_listener
 from .speech.format import CallFormat, Tools
-from .tool_schemas import check_schema, schema_of_calls
+from .tool_schemas import check_schema, place_of, schema_of_calls
 
 How = Literal["none", "auto", "required", "named"]
 CHOICES = "none, auto, required, or an object of type function or allowed_tools"
 ANYTHING: Mapping[str, Any] = {"type": "object"}
+PARAMETERS = "function.parameters"  # of a tool
 NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -30,6 +31,7 @@ class ToolUse:
     offered: Tools = field(default_factory=dict)
     strict: frozenset[str] = frozenset()  # those of them that ask for arguments as their schema has them
     is_parallel: bool = True
+    fields: Mapping[str, str] = field(default_factory=dict)  # where the caller wrote the schema of each
 
     @classmethod
     def of(cls, body: ChatRequest) -> ToolUse:
@@ -41,7 +43,8 @@ class ToolUse:
         offered = {name: tools[name] for name in names}
         asking = {tool.function.name for tool in body.tools or () if tool.function.strict}
         strict = frozenset(asking & offered.keys())
-        return cls(how, shown(body.tools), offered, strict, body.parallel_tool_calls is not False)
+        fields = {tool.function.name: f"tools[{at}].{PARAMETERS}" for at, tool in enumerate(body.tools or ())}
+        return cls(how, shown(body.tools), offered, strict, body.parallel_tool_calls is not False, fields)
 
     def constraint(self, beside: StructuredOutputs | None, format_: CallFormat) -> StructuredOutputs | None:
         """The form of calls, which the model writes as `format_` has it unless there must be one; else `beside`.
@@ -51,17 +54,18 @@ class ToolUse:
         if self.how == "none":
             return beside
         if beside is not None:
+            param = beside.param.partition(".")[0]
             raise InvalidRequest(
-                f"{beside.param}: an answer of that form has no room for tool calls; send tool_choice 'none' with it",
-                param=beside.param,
+                f"{param}: an answer of that form has no room for tool calls; send tool_choice 'none' with it",
+                param=param,
             )
         if self.how == "auto":
             return self._spans(format_)
         if self.how == "named":
-            [schema] = self.offered.values()
-            return StructuredOutputs(json=schema, lenient=not self.strict, param="tools")
+            [(name, schema)] = self.offered.items()
+            return StructuredOutputs(json=schema, lenient=not self.strict, param=self.fields[name])
         schema = schema_of_calls(self.offered, most=self._most)
-        return StructuredOutputs(json=schema, lenient=not self.strict, param="tools")
+        return StructuredOutputs(json=schema, lenient=not self.strict, param="tools", places=self._places)
 
     def passed_over(self, format_: CallFormat) -> dict[str, bool]:
         """What of the tools nothing, or not always something, is done with, by its place in the body."""
@@ -86,13 +90,18 @@ class ToolUse:
         """Calls that there may be."""
         return None if self.is_parallel else 1
 
+    @property
+    def _places(self) -> tuple[tuple[str, str], ...]:
+        """Where each tool's schema stands in that of all calls, and in the body."""
+        return tuple((place_of(at), self.fields[name]) for at, name in enumerate(self.offered))
+
     def _spans(self, format_: CallFormat) -> StructuredOutputs | None:
         """Calls that the model makes by itself, where a tool is strict: the arguments of the others are any object."""
         if not self.strict or format_.held is None:
             return None
         tools = {name: schema if name in self.strict else ANYTHING for name, schema in self.offered.items()}
         forms = format_.held.forms(tools, self._most)
-        return StructuredOutputs(spans=Spans(format_.held.marks, forms), param="tools")
+        return StructuredOutputs(spans=Spans(format_.held.marks, forms), param="tools", places=self._places)
 
 
 def shown(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
@@ -108,7 +117,7 @@ def schemas_of(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, Any]]:
         if name in found:
             param = f"tools[{at}].function.name"
             raise InvalidRequest(f"{param}: there is another tool named {name}", param=param)
-        check_schema(parameters, f"tools[{at}].function.parameters")
+        check_schema(parameters, f"tools[{at}].{PARAMETERS}")
         found[name] = {"type": "object", **parameters} if parameters else NOTHING
     return found
 

@@ -21,7 +21,8 @@ class StructuredOutputs:
     """Exactly one of KINDS, or `spans`, which no field of a request says. Names and meanings are vLLM's.
 
     `json` is a JSON schema, as text or as an object; once made it is text. With `lenient`, what the schema says and no
-    backend can hold to is passed over, else refused. `param` is the field that a caller wrote it in.
+    backend can hold to is passed over, else refused. `param` is the field that a caller wrote it in, and `places` those
+    of its parts that came from other fields, each with its JSON pointer.
     Raises InvalidRequest for none, or more than one, or what is no constraint at all.
     """
 
@@ -35,6 +36,7 @@ class StructuredOutputs:
     lenient: bool = False
     param: str = "structured_outputs"
     spans: Spans | None = None
+    places: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         given = [name for name in (*KINDS, "spans") if self._has(name)]
@@ -55,7 +57,7 @@ class StructuredOutputs:
     @classmethod
     def of(cls, given: Mapping[str, object]) -> StructuredOutputs:
         """From an object's fields; raises InvalidRequest for one that there is not."""
-        known = {each.name for each in fields(cls)} - {"param", "lenient", "spans"}
+        known = {each.name for each in fields(cls)} - {"param", "lenient", "spans", "places"}
         if unknown := sorted(given.keys() - known):
             raise InvalidRequest(
                 f"structured_outputs.{unknown[0]} is not supported; there are {', '.join(sorted(known))}",
@@ -68,9 +70,25 @@ class StructuredOutputs:
         """Which of KINDS it is, or spans."""
         return next(name for name in (*KINDS, "spans") if self._has(name))
 
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The JSON schemas that it is made of, as text."""
+        if isinstance(self.json, str):
+            return (self.json,)
+        forms = () if self.spans is None else self.spans.forms
+        return tuple(dict.fromkeys(part.schema for form in forms for part in form if part.schema))
+
     def refused(self, why: str) -> InvalidRequest:
         """The error that says to a caller what is wrong with it."""
         return InvalidRequest(f"{self.param}: {why}", param=self.param)
+
+    def field_at(self, place: str | None) -> tuple[str, str]:
+        """The field that a caller wrote what stands at a pointer in, and the pointer to the beginning of that. None for
+        what may stand anywhere."""
+        for pointer, param in self.places:
+            if f"{place}/".startswith(f"{pointer}/") or (place is None and len(self.places) == 1):
+                return param, pointer
+        return self.param, "#"
 
     def _check_size(self, size: int) -> None:
         if size > LARGEST:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from .asked import StructuredOutputs
 
+Refusal = tuple[str, str | None]  # why, and the field at fault; None: that of the constraint, which `why` leaves out
 Bits = NDArray[np.int32]  # [words_of(vocab)]: token t is bit t % 32 of word t // 32
 
 

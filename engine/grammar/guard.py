@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from ...core.errors import InvalidRequest, Unavailable
 from .asked import StructuredOutputs
-from .base import Vocabulary
+from .base import Refusal, Vocabulary
 
 PATIENCE = 4.0  # seconds for one constraint; only behind many that each use up their time does one wait that long
 START_PATIENCE = 120.0  # seconds for a nursery to begin, which imports the library and reads the vocabulary
@@ -45,8 +45,8 @@ class Guard:
                 "too many constraints are waiting to be compiled; try again", code="compiler_busy"
             ) from None
         if why is not None:
-            message = why if why.startswith(asked.param) else f"{asked.param}: {why}"
-            raise InvalidRequest(message, param=asked.param)
+            words, param = why
+            raise asked.refused(words) if param is None else InvalidRequest(words, param=param)
 
     def start(self) -> None:
         """Have the nursery begin, if it has not."""
@@ -81,7 +81,7 @@ class _Nursery:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        self._jobs: dict[int, Future[str | None]] = {}
+        self._jobs: dict[int, Future[Refusal | None]] = {}
         self._num_jobs = 0
         self._hung_up = False
         try:
@@ -100,9 +100,9 @@ class _Nursery:
         """Whether it is known to be no more, or to be ending: one that was killed hangs up a little before."""
         return self._hung_up or self._process.poll() is not None
 
-    def try_out(self, asked: StructuredOutputs) -> Future[str | None]:
+    def try_out(self, asked: StructuredOutputs) -> Future[Refusal | None]:
         """Why `asked` is refused, when that is known; None: it is not."""
-        answer: Future[str | None] = Future()
+        answer: Future[Refusal | None] = Future()
         self._num_jobs += 1
         self._jobs[self._num_jobs] = answer
         try:

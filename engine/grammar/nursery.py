@@ -24,7 +24,7 @@ import numpy as np
 from ...core.errors import InvalidRequest
 from . import backends
 from .asked import StructuredOutputs
-from .base import Backend, Vocabulary, words_of
+from .base import Backend, Refusal, Vocabulary, words_of
 
 CPU_SECONDS = 0.8  # of one constraint; tool definitions take some milliseconds
 SECONDS = 1.4  # by the clock, however busy the machine is: a caller is answered within two
@@ -77,13 +77,13 @@ class Nursery:
 
     def _end(self, child: Connection) -> None:
         job, process = self._children.pop(child)
-        answer: str | None = None
+        answer: Refusal | None = None
         with suppress(EOFError):
             answer = child.recv()
         child.close()
         _, status = os.waitpid(process, 0)
         if os.WIFSIGNALED(status):
-            answer = ENDED.get(signal.Signals(os.WTERMSIG(status)), TOO_LARGE)
+            answer = ENDED.get(signal.Signals(os.WTERMSIG(status)), TOO_LARGE), None
         self._work.send((job, answer))
 
     def _try_out(self, asked: StructuredOutputs, result: Connection) -> None:
@@ -94,13 +94,13 @@ class Nursery:
             try:
                 self._backend.compile(asked).matcher().fill(self._bits)
             except InvalidRequest as error:
-                result.send(error.message)
+                result.send((error.message, error.param))
             except MemoryError:
-                result.send(f"{asked.param}: {TOO_LARGE}")
+                result.send((TOO_LARGE, None))
             except RecursionError:
-                result.send(f"{asked.param}: it is nested too deeply")
+                result.send(("it is nested too deeply", None))
             except BaseException as error:
-                result.send(f"{asked.param}: it cannot be compiled: {error!r:.300}")
+                result.send((f"it cannot be compiled: {error!r:.300}", None))
             else:
                 result.send(None)
 

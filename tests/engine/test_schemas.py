@@ -66,14 +66,31 @@ REFUSED = {  # what no answer is held to, as docs/openai.md lists it, and the wo
     "dependentSchemas": ({"type": "object", "dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),
     "unevaluatedItems": ({"type": "array", "unevaluatedItems": False}, "unevaluatedItems"),
     "$dynamicAnchor": ({"$dynamicAnchor": "a"}, "dynamicAnchor"),
-    "patternProperties": ({"type": "object", "patternProperties": {"a": STRING, "b": SHORT}}, "disjoint"),
-    "a count with a point": ({"type": "string", "maxLength": 2.0}, "positive integer"),
+    "patternProperties": ({"type": "object", "patternProperties": {"a": STRING, "b": SHORT}}, "two schemas"),
+    "a count with a point": ({"type": "string", "maxLength": 2.0}, "`maxLength` is 2.0; it takes a whole number"),
     "$dynamicRef": ({"$dynamicRef": "#a"}, "dynamicRef"),
     "oneOf": ({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "maximum": 9}]}, "oneOf"),
     "$ref": ({"$ref": "https://example.com/schema"}, "example.com"),
     "an unknown format": ({"type": "string", "format": "iri"}, "format"),
     "look-around in a pattern": ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
-    "a type that there is not": ({"type": "strnig"}, "type"),
+    "a type that there is not": ({"type": "strnig"}, "`type` is 'strnig', which there is not; there are array"),
+    "a bound of another type": ({"type": "integer", "minimum": "a"}, '`minimum` is "a"; it takes a number'),
+    "a keyword of another type": ({"type": "object", "properties": []}, "`properties` takes an object"),
+    "a reference to nothing": ({"items": {"$ref": "#/nowhere"}}, "`\\$ref` at #/items leads to #/nowhere"),
+    "a place": (
+        {"properties": {"not": {"items": [{"not": {}}]}}},
+        "`not` at #/properties/not/items/0 cannot be held to",
+    ),
+    "a name that is escaped": ({"properties": {"a/b~c": {"not": {}}}}, "`not` at #/properties/a~1b~0c cannot"),
+    "several": (
+        {"type": "array", "uniqueItems": True, "contains": {}},
+        r"`contains` cannot be held to \(nor uniqueItems\)",
+    ),
+    "properties that need not come": (
+        {"type": "object", "properties": {"a": {}}, "minProperties": 1},
+        "`minProperties` can only be held to where all of `properties` are `required`",
+    ),
+    "bounds without anything between": ({"type": "integer", "minimum": 5, "maximum": 1}, "nothing fulfils this schema"),
     "a schema that nothing fulfils": (False, "nothing fulfils"),
 }
 
@@ -131,7 +148,7 @@ def test_it_does_so_with_xgrammar_too(second: Engine, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BEYOND_XGRAMMAR))
 def test_what_xgrammar_does_not_hold_to_is_refused(second: Engine, name: str) -> None:
-    with pytest.raises(InvalidRequest, match="cannot hold to"):
+    with pytest.raises(InvalidRequest, match="cannot be held to"):
         answers(second, SCHEMAS[name])
 
 

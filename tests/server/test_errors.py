@@ -65,7 +65,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.json_schema.schema"),
     ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "response_format"),
-    ({"response_format": strictly({"not": {"type": "string"}})}, "response_format"),
+    ({"response_format": strictly({"not": {"type": "string"}})}, "response_format.json_schema.schema"),
     ({"guided_json": {"type": "object"}}, "guided_json"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),

@@ -183,6 +183,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
     ({"thinking": {"type": "some"}}, "thinking.type"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
     ({"container": "c"}, "container"),
     ({"n": 2}, "n"),
     ({"messages": [{"role": "user", "content": "the dog sleeps " * 500}]}, "messages"),

@@ -259,7 +259,7 @@ def test_numbers_and_names_in_a_message_are_the_callers(http: httpx.Client) -> N
         "text": {"format": {"type": "json_schema", "name": "a", "strict": True, "schema": schema}},
     }
     error = http.post("/v1/responses", json=body).json()["error"]
-    assert error["param"].startswith("text.format")
+    assert error["param"] == "text.format.schema"
 
 
 @pytest.mark.parametrize("id", ["resp_1", "%00", "x" * 300])

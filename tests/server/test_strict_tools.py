@@ -121,8 +121,8 @@ def test_a_strict_call_that_is_cut_says_length(url: str) -> None:
 
 
 def test_a_schema_that_cannot_be_held_to_is_refused_by_name(url: str) -> None:
-    answer = ask(url, "words", tools=[tool(parameters=NOT_HELD)])
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    answer = ask(url, "words", tools=[STRICT[1], tool(parameters=NOT_HELD)])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[1].function.parameters")
     assert ask(url, "words", tools=[tool(parameters=NOT_HELD, strict=False)]).status_code == 200
 
 

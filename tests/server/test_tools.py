@@ -337,9 +337,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}, "tool_choice": "required"}, "response_format"),
     ({"structured_outputs": {"regex": "a"}, "tool_choice": NAMED}, "structured_outputs"),
     ({"tools": [tool(parameters={"properties": {"a": {"type": "strnig"}}, "required": ["a"]})],
-      "tool_choice": "required"}, "tools"),
+      "tool_choice": "required"}, "tools[0].function.parameters"),
+    ({"tools": [NOW, tool(parameters={"properties": {"a": {"$ref": "#/b"}}})], "tool_choice": "required"},
+     "tools[1].function.parameters"),
     ({"tools": [tool(strict=True, parameters={"properties": {"a": {"not": {"type": "string"}}}, "required": ["a"]})],
-      "tool_choice": {"type": "function", "function": {"name": "f"}}, "stream": True}, "tools"),
+      "tool_choice": {"type": "function", "function": {"name": "f"}}, "stream": True}, "tools[0].function.parameters"),
     ({"include_reasoning": False}, "include_reasoning"),
     ({"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
      "messages[1].tool_calls[0].function.name"),
@@ -351,6 +353,14 @@ def test_a_fault_in_tools_is_named(url: str, fault: dict[str, Any], param: str) 
     answer = ask(url, **fault)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param, answer.text
+
+
+def test_what_a_tools_schema_cannot_be_held_to_is_told_as_it_was_written(url: str) -> None:
+    parameters = {"properties": {"a": {"$ref": "#/b"}}, "required": ["a"]}
+    error = ask(url, tools=[NOW, tool(parameters=parameters)], tool_choice="required").json()["error"]
+    assert error["message"] == (
+        "tools[1].function.parameters: `$ref` at #/properties/a leads to #/b, and nothing is there"
+    )
 
 
 ODD = ["", "{", "null", "[1]", '{"a": "\\ud800"}', "[" * 500, "1" * 500, '{"a": NaN}', {"a": 1}]

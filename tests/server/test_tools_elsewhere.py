@@ -21,6 +21,7 @@ SCHEMA: Any = {
 }
 FUNCTION: Any = {"type": "function", "name": "weather", "description": "of the coming days", "parameters": SCHEMA}
 TOOL: Any = {"name": "weather", "description": "of the coming days", "input_schema": SCHEMA}
+WRONG: Any = {"properties": {"a": {"type": "b"}}, "required": ["a"]}
 ARGUMENTS = '{"city": "Paris", "days": 3}'
 SAID = f'<think>Where?</think>I look.\n<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
 SCRIPTS = {"all": SAID, "words": "It is fine."}
@@ -169,6 +170,10 @@ def test_the_result_of_a_tool_goes_on_from_it(claude: Anthropic) -> None:
     [
         ({"tools": [{**TOOL, "input_schema": {"type": "nothing"}}]}, "tools[0].input_schema"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+        (
+            {"tools": [TOOL, {"name": "f", "input_schema": WRONG}], "tool_choice": {"type": "any"}},
+            "tools[1].input_schema",
+        ),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name"),
     ],
 )

@@ -14,7 +14,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from ....core.errors import InvalidRequest
 from ..asked import WHITESPACE, StructuredOutputs
 from ..base import Bits, Vocabulary
+from ..schemas import refused
 from ..spans import Form, Part, Spans
+from ._llguidance_words import fault_in
 
 # Beyond these a grammar is refused, or its row fails: a step's masks may not hold up other streams (200,000 units of
 # fuel and 50,000 items are 15 ms and 3 ms of work), nor may one grammar's states take all memory (1 to 2 kB each).
@@ -61,9 +63,9 @@ class Llguidance:
             source = _source_of(asked) if asked.spans is None else _source_of_spans(asked.spans, self._special)
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         except ValueError as error:
-            raise asked.refused(str(error)) from error
+            raise _refused(asked, str(error)) from error
         if matcher.is_error():
-            raise asked.refused(_first_lines(matcher.get_error()))
+            raise _refused(asked, matcher.get_error())
         return LlguidanceGrammar(asked, matcher)
 
 
@@ -100,6 +102,11 @@ class LlguidanceMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise _too_complex(self._asked, self._matcher.get_error())
+
+
+def _refused(asked: StructuredOutputs, why: str) -> InvalidRequest:
+    said = _first_lines(why)
+    return refused(asked, fault_in(said)) if asked.schemas else asked.refused(said)
 
 
 def _too_complex(asked: StructuredOutputs, why: str) -> InvalidRequest:

@@ -13,8 +13,10 @@ from typing import Any
 import xgrammar
 from xgrammar import CompiledGrammar, Grammar, GrammarMatcher, TokenizerInfo, VocabType
 
+from ....core.errors import InvalidRequest
 from ..asked import StructuredOutputs
 from ..base import Bits, Vocabulary
+from ..schemas import Fault, cannot, refused, schemas_in
 from ..spans import Form, Part
 
 # What the library passes over without a word, or reads as less than it says, as oneOf.
@@ -23,7 +25,6 @@ NOT_HELD |= {"$dynamicRef", "contains", "maxContains", "minContains", "oneOf", "
 NOT_HELD |= {"unevaluatedItems", "unevaluatedProperties", "propertyNames"}
 BESIDE_PATTERN = {"minLength", "maxLength", "format"}  # not held where a pattern is too
 DATES = ("date", "date-time")  # formats of which only the shape is held
-NAMED = ("properties", "patternProperties", "$defs", "definitions")  # keywords whose keys are names of the caller's
 MOST_BLANKS = 21  # in a row, between the tokens of a JSON answer; as asked.WHITESPACE
 BLANKS = r"[ \n\r\t]{0,21}"
 
@@ -45,7 +46,8 @@ class Xgrammar:
         try:
             return XgrammarGrammar(asked, self._compiled(asked))
         except (RuntimeError, ValueError) as error:
-            raise asked.refused(re.sub(r"^\[[\d:]+\] \S+: ", "", str(error).strip())[:500]) from error
+            said = re.sub(r"^\[[\d:]+\] \S+: ", "", str(error).strip())[:500]
+            raise _refused(asked, said) from error
 
     def _compiled(self, asked: StructuredOutputs) -> CompiledGrammar:
         match asked.kind:
@@ -126,24 +128,15 @@ def _compiler(tokens: list[bytes], eos: Sequence[int]) -> xgrammar.GrammarCompil
 
 def _check(asked: StructuredOutputs, schema: str) -> None:
     """Raises InvalidRequest for a schema that an answer would not be held to."""
-    passed_over = sorted({each for one in _schemas(json.loads(schema)) for each in _not_held(one)})
+    passed_over = sorted({each for _, one in schemas_in(json.loads(schema)) for each in _not_held(one)})
     if passed_over and not asked.lenient:
-        raise asked.refused(f"this server's backend cannot hold to {', '.join(passed_over)}")
+        raise refused(asked, cannot(passed_over))
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema, and all schemas in it."""
-    if isinstance(schema, list):
-        for item in schema:
-            yield from _schemas(item)
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for name, value in schema.items():
-        if name in NAMED and isinstance(value, dict):
-            yield from _schemas(list(value.values()))
-        elif name not in ("const", "default", "enum", "examples"):
-            yield from _schemas(value)
+def _refused(asked: StructuredOutputs, said: str) -> InvalidRequest:
+    if not asked.schemas:
+        return asked.refused(said)
+    return refused(asked, Fault(f"no answer can be held to this schema ({said})"))
 
 
 def _not_held(schema: dict[str, Any]) -> Iterator[str]:
