@@ -15,7 +15,7 @@ from ..core.callers import Caller
 from ..engine.request import Chunk
 from .answers import ChatChunk, ChatCompletion
 from .body import reads
-from .deps import CallerDep, Face, FaceDep
+from .deps import AskerDep, Face, FaceDep
 from .generation import Choice
 from .logprobs import chat_content, of_prompt
 from .openapi import answers
@@ -30,7 +30,7 @@ ANSWERS = answers(ChatCompletion, event=ChatChunk)
 
 @router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest), responses=ANSWERS)
 async def chat_completions(
-    request: Request, face: FaceDep, caller: CallerDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
+    request: Request, face: FaceDep, caller: AskerDep, body: Annotated[ChatRequest, Depends(reads(ChatRequest))]
 ) -> Response:
     """Continue a conversation, on the base or on an adapter."""
     return await unless_gone(request, _answer(request, face, caller, body))

@@ -18,14 +18,14 @@ from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
 from .answers import Completion
 from .body import reads
-from .deps import CallerDep, Face, FaceDep, resolved
+from .deps import AskerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
 from .openapi import answers
 from .request_ids import named
 from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
-from .standing import priority_of, standing_of
+from .standing import standing_of
 from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
@@ -36,7 +36,7 @@ ANSWERS = answers(Completion, event=Completion)
 async def completions(
     request: Request,
     face: FaceDep,
-    caller: CallerDep,
+    caller: AskerDep,
     body: Annotated[CompletionRequest, Depends(reads(CompletionRequest))],
 ) -> Response:
     """Continue each prompt, on the base or on an adapter."""
@@ -44,7 +44,6 @@ async def completions(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: CompletionRequest) -> Response:
-    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)

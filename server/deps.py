@@ -10,6 +10,7 @@ from fastapi.security import HTTPBearer
 
 from ..core.callers import Caller, Scope
 from ..engine.client import EngineFacts
+from ..engine.request import BACKGROUND
 from ..lora.catalog import Catalog, Clues, Resolution
 from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
@@ -33,6 +34,9 @@ class Runs(Protocol):
 
         The headers of `generation` are complete before the first.
         """
+
+    async def check(self, priority: int) -> None:
+        """Raises Overloaded where not one choice more has room: before anything is done for a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,12 @@ async def resolved(request: Request, caller: Caller, model: str, user: str | Non
 
 FaceDep = Annotated[Face, Depends(_face)]
 CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
+async def _asker(face: FaceDep, caller: CallerDep) -> Caller:
+    await face.runs.check(BACKGROUND if caller.patient else 0)
+    return caller
+
+
+AskerDep = Annotated[Caller, Depends(_asker)]
+"""Who calls for a generation. A full server says so here: before it reads a body, so it stands before the body."""

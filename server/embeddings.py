@@ -22,13 +22,13 @@ from ..engine.request import Vector
 from . import prompts
 from .answers import EmbeddingList
 from .body import reads
-from .deps import CallerDep, Face, FaceDep, resolved
+from .deps import AskerDep, Face, FaceDep, resolved
 from .generation import Generation, Usage, new_id
 from .openapi import answers
 from .request_ids import named
 from .schemas import EmbeddingRequest
 from .sse import unless_gone
-from .standing import priority_of, standing_of
+from .standing import standing_of
 from .unsupported import EMBEDDINGS, ignored, refuse
 
 router = APIRouter()
@@ -39,7 +39,7 @@ ONE = ("input", 1)  # vector of each input
 async def embeddings(
     request: Request,
     face: FaceDep,
-    caller: CallerDep,
+    caller: AskerDep,
     body: Annotated[EmbeddingRequest, Depends(reads(EmbeddingRequest))],
 ) -> Response:
     """Embed each input, on the base or on an adapter."""
@@ -47,7 +47,6 @@ async def embeddings(
 
 
 async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRequest) -> Response:
-    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, EMBEDDINGS)
     check_dimensions(body.dimensions, face.engine.model.embedding_sizes)
     resolution = await resolved(request, caller, body.model, body.user)

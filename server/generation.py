@@ -73,6 +73,10 @@ class Here:
     meter: Meter
     flights: Flights
 
+    async def check(self, priority: int) -> None:
+        """As the flights say."""
+        self.flights.check(priority)
+
     async def run(self, generation: Generation) -> Stream:
         """Its chunks."""
         work = generation.work

@@ -23,7 +23,7 @@ from .logprobs import Speller
 from .request_ids import named
 from .schemas import ChatRequest
 from .speech.base import Delta, Heard
-from .standing import priority_of, standing_of
+from .standing import standing_of
 from .tool_use import ToolUse
 from .unsupported import CHAT, ignored, refuse
 
@@ -91,7 +91,6 @@ class Turn:
 
 async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest, *, prefix: str = "chatcmpl-") -> Turn:
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
-    face.flights.check(priority_of(body, caller))
     refuse(body.unknown, CHAT)
     sampling.check_stream(body)
     use = ToolUse.of(body)

@@ -14,7 +14,7 @@ from ...core.callers import Caller
 from ...core.errors import InvalidRequest
 from ..body import reads
 from ..counting import num_prompt_tokens
-from ..deps import CallerDep, Face, FaceDep
+from ..deps import AskerDep, CallerDep, Face, FaceDep
 from ..effort import knows
 from ..errors import ours
 from ..openapi import answers
@@ -39,7 +39,7 @@ router = APIRouter(tags=["messages"])
 async def create(
     request: Request,
     face: FaceDep,
-    caller: CallerDep,
+    caller: AskerDep,
     body: Annotated[MessagesRequest, Depends(reads(MessagesRequest))],
 ) -> Response:
     """Continue a conversation, on the base or on an adapter."""

@@ -16,7 +16,7 @@ from ...core.body import describes
 from ...core.callers import Caller
 from ...core.errors import InvalidRequest, NotFound, ShuttingDown
 from ..body import reads
-from ..deps import CallerDep, Face, FaceDep
+from ..deps import AskerDep, CallerDep, Face, FaceDep
 from ..openapi import answers
 from ..records import CANCELLED
 from ..request_ids import request_id_of
@@ -39,7 +39,7 @@ ANSWERS = answers(ResponseObject, event=ResponseEvent)
 async def create(
     request: Request,
     face: FaceDep,
-    caller: CallerDep,
+    caller: AskerDep,
     body: Annotated[ResponseRequest, Depends(reads(ResponseRequest))],
 ) -> Response:
     """Make a response, on the base or on an adapter."""

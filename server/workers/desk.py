@@ -91,6 +91,8 @@ class _Session:
                 self._ask(number, desk.keys.verify(header, origin, query))
             case wire.Resolve(number, model, caller, user, headers):
                 self._ask(number, desk.catalog.resolve(model, caller, Clues(user, headers)))
+            case wire.Room(number, priority):
+                self._ask(number, desk.runs.check(priority))
             case wire.ListModels(number, caller):
                 self._ask(number, desk.catalog.list(caller))
             case wire.FindModel(number, model, caller):

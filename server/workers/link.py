@@ -104,6 +104,10 @@ class Link:
         found: Resolution = await self._ask(asked, Resolution)
         return found
 
+    async def check(self, priority: int) -> None:
+        """Whether there is room, in all of the server."""
+        await self._ask(wire.Room(next(self._numbers), priority), None)
+
     async def run(self, generation: Generation) -> Stream:
         """Its chunks, as they come from the other end."""
         with self._flights.begin(generation.work, generation.priority) as flight:
@@ -138,7 +142,7 @@ class Link:
         )
         return found
 
-    async def _ask(self, question: wire.Verify | wire.Resolve | wire.ListModels | wire.FindModel, kind: Any) -> Any:
+    async def _ask(self, question: wire.Question, kind: Any) -> Any:
         self._require_life()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = future, kind

@@ -75,6 +75,13 @@ class FindModel(Message, frozen=True):
     caller: Caller
 
 
+class Room(Message, frozen=True):
+    """Is there room for one choice more of that priority?"""
+
+    number: int
+    priority: int
+
+
 class Run(Message, frozen=True):
     """Run this generation."""
 
@@ -151,8 +158,9 @@ class End(Message, frozen=True):
     failure: dict[str, Any] | None
 
 
+Question = Verify | Resolve | ListModels | FindModel | Room
 OfItself = Ready | Landed  # what a worker says of itself
-ToMain = Verify | Resolve | ListModels | FindModel | Run | Leave | Count | OfItself
+ToMain = Question | Run | Leave | Count | OfItself
 Told = Answer | Begin | News | End  # of a question or a generation
 Order = Stop | Quit
 ToWorker = Hello | Order | Told

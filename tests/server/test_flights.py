@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -208,6 +209,17 @@ def test_a_full_server_says_so_at_once_and_when_to_come_back(
     assert int(answer.headers["retry-after"]) >= 1
     assert answer.headers["content-type"] == "application/json"
     assert narrow.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/messages", "/v1/embeddings", "/v1/responses"])
+def test_a_full_server_reads_no_body(narrow: httpx.Client, full: Flights, path: str) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\n"
+    with full.begin(work(1, n=3)), socket.create_connection((narrow.base_url.host, narrow.base_url.port or 80)) as sent:
+        sent.settimeout(60)
+        sent.sendall(head.encode())
+        answer = b"".join(iter(lambda: sent.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"queue_full" in answer
 
 
 def test_choices_that_have_no_room_beside_others_are_turned_away_and_counted(

@@ -28,6 +28,7 @@ from builders.models import make_model
 from builders.serving import handed_on
 
 LONG: dict[str, Any] = {"model": "tiny", "prompt": [[5]] * 64, "max_tokens": 400, "ignore_eos": True}
+GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/embeddings")
 SHORT: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 1}
 
 
@@ -72,6 +73,18 @@ def test_the_queue_is_one_for_all(engine: AsyncEngine) -> None:
             next(lines)
             full = http.post("/v1/completions", json=SHORT)
         assert (full.status_code, full.json()["error"]["code"], full.headers["retry-after"]) == (503, "queue_full", "1")
+
+
+def test_a_full_queue_is_told_before_the_body_comes(engine: AsyncEngine) -> None:
+    running = {**LONG, "stream": True}
+    with asked(engine, Bounds(choices=1)) as http, http.stream("POST", "/v1/completions", json=running) as stream:
+        lines = stream.iter_lines()  # held: the stream ends with it
+        next(lines)
+        for path in GENERATING:
+            full = told(http, f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9\r\n\r\n")
+            assert full.startswith("HTTP/1.1 503 ")
+            assert "queue_full" in full
+            assert "retry-after: 1" in full
 
 
 @pytest.mark.parametrize("target", ["*", "http://elsewhere/v1/files", "v1/files", "?a=b"])
