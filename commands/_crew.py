@@ -73,9 +73,9 @@ class Crew:
         if self._landings:
             await asyncio.wait(self._landings.values())
 
-    async def end(self) -> None:
-        """End all of them, and what still runs there."""
-        self._tell(wire.Quit())
+    async def end(self, by: str) -> None:
+        """End all of them, and what still runs there: `by` is what cuts it short."""
+        self._tell(wire.Quit(by))
         if self._keepers:
             await asyncio.wait(self._keepers, timeout=GRACE)
         for process in self._processes:

@@ -73,7 +73,7 @@ class _Inner(HttpServer):
 
     async def _land(self) -> None:
         await super()._land()
-        await self._crew.end()
+        await self._crew.end(self._cut_by())
 
     async def _landed(self) -> None:
         await self._crew.landed()

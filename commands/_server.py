@@ -119,9 +119,11 @@ class HttpServer(uvicorn.Server):
             async with asyncio.timeout_at(self._deadline):
                 await before(self._hurried(), self._landed())
         if cut := len(self._running()):
-            by = "another signal" if self._hurry.is_set() else "--drain-timeout"
-            log.info(event("cut_short", requests=cut, by=by))
+            log.info(event("cut_short", requests=cut, by=self._cut_by()))
         self._flights.stop(ShuttingDown(CUT))
+
+    def _cut_by(self) -> str:
+        return "another signal" if self._hurry.is_set() else "--drain-timeout"
 
     async def _landed(self) -> None:
         """Returns when nothing runs."""

@@ -43,13 +43,19 @@ class _Outer(HttpServer):
         super().__init__(app, flights, config, tls_of(config))
         self._link = link
         self._drain_seconds = None
+        self._last_order: wire.Order | None = None
 
     def obey(self, order: wire.Order) -> None:
         """What the process with the engine wants."""
         if not self.should_exit:
             self.handle_exit(signal.SIGTERM, None)
+        self._last_order = order
         if isinstance(order, wire.Quit):
             self._hurry.set()
+
+    def _cut_by(self) -> str:
+        assert isinstance(self._last_order, wire.Quit)
+        return self._last_order.by
 
     async def _landed(self) -> None:
         await super()._landed()
@@ -69,7 +75,7 @@ async def live(listener: socket.socket, link_socket: socket.socket) -> None:
     server = _Outer(app, flights, hello.server, link)
     server.config.backlog = 1  # one connection at a time, so that the other processes get theirs
     listening = asyncio.create_task(link.listen(server.obey))
-    listening.add_done_callback(lambda _: server.obey(wire.Quit()))  # nobody is there to say it
+    listening.add_done_callback(lambda _: server.obey(wire.Quit("the end of the engine")))
     await server.live(listener, lambda: link.tell(wire.Ready()), signals=())
     listening.cancel()
     writer.close()

@@ -117,6 +117,8 @@ class Landed(Message, frozen=True):
 class Quit(Message, frozen=True):
     """To a worker: cut off what still runs, and end."""
 
+    by: str  # what cuts it short, for the log
+
 
 class Answer(Message, frozen=True):
     """What a question came to."""
