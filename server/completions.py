@@ -13,7 +13,9 @@ from fastapi.responses import JSONResponse
 
 from ..core.body import describes
 from ..core.callers import Caller
+from ..engine.detokenizer import Detokenizer
 from ..engine.metering import Work
+from ..engine.params import SamplingParams
 from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
 from .answers import Completion
@@ -30,6 +32,7 @@ from .unsupported import COMPLETIONS, ignored, refuse
 
 router = APIRouter()
 ANSWERS = answers(Completion, event=Completion)
+TEXTS = {skips: SamplingParams(skip_special_tokens=skips) for skips in (True, False)}  # uncut
 
 
 @router.post("/v1/completions", openapi_extra=describes(CompletionRequest), responses=ANSWERS)
@@ -107,15 +110,16 @@ class CompletionView:
         """All of one choice, or its next part; the first part of an echoing one begins with the prompt."""
         at = prompt_at * self.work.n + index
         is_first = at not in self.lists
-        lists = self.lists.setdefault(at, CompletionLogprobs(self.speller, self.body.logprobs or 0))
         prompt = list(self.work.prompts[prompt_at])
+        if is_first:
+            self.lists[at] = CompletionLogprobs(self.speller, self.body.logprobs or 0, self._text(prompt))
         text, token_ids, logprobs = self._output(news)
         if self.body.echo and is_first:
             text, token_ids, logprobs = self._echo(prompt_at) + text, prompt + token_ids, [*(scored or ()), *logprobs]
         shown = {
             "index": at,
             "text": text,
-            "logprobs": None if self.body.logprobs is None else lists.take(logprobs, token_ids),
+            "logprobs": None if self.body.logprobs is None else self.lists[at].take(logprobs, token_ids),
             "finish_reason": news.finish_reason,
             "stop_reason": news.stop_reason,
         }
@@ -124,6 +128,11 @@ class CompletionView:
         if self.body.return_token_ids:
             shown |= {"token_ids": news.token_ids, "prompt_token_ids": prompt if is_first else None}
         return shown
+
+    def _text(self, prompt: Sequence[int]) -> Detokenizer:
+        """Tells how much of a choice's text each token makes certain; no stop string cuts it."""
+        params = TEXTS[self.body.skip_special_tokens is not False]
+        return self.speller.text.detokenizer(params, () if self.body.echo else prompt)
 
     def _output(self, news: Choice | Chunk) -> tuple[str, list[int], Sequence[TokenLogprobs | None]]:
         """What follows the prompt; nothing when only the prompt was to be scored."""

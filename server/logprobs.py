@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ..engine.detokenizer import Detokenizer
 from ..engine.request import TokenLogprobs
 from ..engine.text import Text
 
@@ -23,6 +24,17 @@ class Speller:
     def token(self, token_id: int) -> str:
         """The name of one token."""
         return f"token_id:{token_id}" if self.as_ids else self.text.token_text(token_id)
+
+    def key(self, token_id: int) -> str:
+        """The name of one token where nothing stands beside it: what is no text by itself is spelled as OpenAI does,
+        `bytes:\\xe2\\x82`, so that tokens which share a character can be told apart."""
+        if self.as_ids:
+            return self.token(token_id)
+        piece = self.text.token_bytes(token_id)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return f"bytes:{repr(piece)[2:-1]}"
 
     def entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token as chat shows it."""
@@ -46,28 +58,30 @@ def chat_content(found: Iterable[TokenLogprobs], top: int, speller: Speller) -> 
 
 @dataclass(slots=True)
 class CompletionLogprobs:
-    """The four parallel lists of a completion; `offset` counts characters of the whole choice, chunk after chunk."""
+    """The four parallel lists of a completion, chunk after chunk. `text` is that of the choice: an offset is where in
+    it a token begins, or the character that it goes on with."""
 
     speller: Speller
     top: int
-    offset: int = field(default=0)
+    text: Detokenizer
+    _offset: int = 0
 
     def take(self, found: Sequence[TokenLogprobs | None], token_ids: Sequence[int]) -> dict[str, list[Any]]:
         """The lists for the next tokens; None stands for a first prompt token, which nothing predicts."""
         shown: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
         for token_id, item in zip(token_ids, found, strict=True):
-            shown["text_offset"].append(self.offset)
-            shown["tokens"].append(self.speller.token(token_id))
+            shown["text_offset"].append(self._offset)
+            shown["tokens"].append(self.speller.key(token_id))
             shown["token_logprobs"].append(None if item is None else max(item.logprob, FLOOR))
             shown["top_logprobs"].append(None if item is None else self._top(item))
-            self.offset += len(self.speller.text.token_text(token_id))
+            self._offset += len(self.text.push([token_id]))
         return shown
 
     def _top(self, item: TokenLogprobs) -> dict[str, float]:
         """The most likely tokens, and the chosen one when it is not among them."""
         named: dict[str, float] = {}
         for token_id, logprob in (*islice(item.top.items(), self.top), (item.token_id, item.logprob)):
-            named.setdefault(self.speller.token(token_id), max(logprob, FLOOR))
+            named.setdefault(self.speller.key(token_id), max(logprob, FLOOR))
         return named
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -30,3 +32,19 @@ def both_ways(http: httpx.Client, **asked: Any) -> tuple[dict[str, Any], list[di
 def joined(parts: list[dict[str, Any]]) -> str:
     """The text of the parts of a completion."""
     return "".join(part["text"] for part in parts)
+
+
+def spelled(token: str) -> bytes:
+    """The bytes of a token of a completion's lists."""
+    if not token.startswith("bytes:"):
+        return token.encode()
+    return token.removeprefix("bytes:").encode().decode("unicode_escape").encode("latin-1")
+
+
+def offsets(tokens: Sequence[str]) -> list[int]:
+    """Where in the text that they make each of them begins, or the character that it goes on with."""
+    pieces = [spelled(token) for token in tokens]
+    texts = (
+        codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(pieces[:at])) for at in range(len(pieces))
+    )
+    return [len(text) for text in texts]

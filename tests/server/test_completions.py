@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from builders.answers import offsets
 from openai import OpenAI
 
 GREEDY: Any = {"temperature": 0, "extra_body": {"ignore_eos": True}}
@@ -72,8 +73,7 @@ def test_logprob_lists_run_in_parallel(client: OpenAI) -> None:
     assert lists.tokens is not None
     assert lists.text_offset is not None
     assert len(lists.tokens) == len(lists.token_logprobs or []) == len(lists.top_logprobs or []) == 5
-    lengths = [len(token) for token in lists.tokens[:-1]]
-    assert lists.text_offset == [sum(lengths[:at]) for at in range(5)]
+    assert lists.text_offset == offsets(lists.tokens)
     for token, logprob, top in zip(lists.tokens, lists.token_logprobs or [], lists.top_logprobs or [], strict=True):
         assert top[token] == logprob
 

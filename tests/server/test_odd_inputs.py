@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from builders.answers import GREEDY, both_ways, events, joined
+from builders.answers import GREEDY, both_ways, events, joined, offsets, spelled
 from openai import OpenAI
 
 DEF = 328  # the token "pomegranate", which stands for "DEF": a stop string lies in its middle
@@ -37,6 +37,31 @@ def test_a_character_that_is_cut_short_is_left_out(http: httpx.Client, num_token
     assert WAVING.startswith(whole["text"])
     assert all("\ufffd" not in part["text"] for part in parts)
     assert joined(parts) == whole["text"]
+
+
+SPLIT = "the caf\u00e9 \u20ac5 \U0001f642 \u4f60"
+
+
+def test_tokens_that_share_a_character_are_told_apart(http: httpx.Client) -> None:
+    body = {"model": "tiny", "prompt": SPLIT, "echo": True, "logprobs": 0, "max_tokens": 0}
+    choice = http.post("/v1/completions", json=body).json()["choices"][0]
+    tokens = choice["logprobs"]["tokens"]
+    assert "bytes:\\xe2" in tokens
+    assert not any("\ufffd" in token for token in tokens)
+    assert b"".join(map(spelled, tokens)).decode() == choice["text"] == SPLIT
+    assert choice["logprobs"]["text_offset"] == offsets(tokens)
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_offsets_are_those_of_the_text(http: httpx.Client, echo: bool) -> None:
+    held = {"structured_outputs": {"choice": [WAVING]}, "max_tokens": 20, "logprobs": 2, "echo": echo}
+    whole, parts = both_ways(http, **held)
+    lists = whole["logprobs"]
+    assert lists["tokens"][-1] in SPECIAL  # which is no text
+    assert lists["text_offset"] == offsets(lists["tokens"])
+    assert lists["text_offset"][-1] == len(whole["text"])
+    for name in lists:
+        assert [each for part in parts if part["logprobs"] for each in part["logprobs"][name]] == lists[name]
 
 
 def test_logprobs_alone_show_the_chosen_tokens(client: OpenAI, http: httpx.Client) -> None:
@@ -73,7 +98,8 @@ def test_an_echo_with_logprobs_is_streamed_as_it_is_whole(http: httpx.Client, ma
     assert joined(parts) == whole["text"]
     for name in ("tokens", "token_logprobs", "text_offset"):
         assert [value for part in parts for value in part["logprobs"][name]] == whole["logprobs"][name]
-    assert "".join(whole["logprobs"]["tokens"]) == whole["text"]
+    said = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(map(spelled, whole["logprobs"]["tokens"])))
+    assert said == whole["text"]
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 3])
