@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
+from aril.server.responses import shelf
 from builders.registry import Place, alive
+from builders.tenants import Tenant, tenant
 
 ASK = "what is an aril?"
 BODY = {"model": "tiny", "input": ASK, "background": True, "ignore_eos": True, "max_output_tokens": 20_000}
@@ -69,6 +72,33 @@ async def test_another_tenant_sees_nothing_of_a_response(sqlite_place: Place) ->
         body = {"model": "tiny", "input": "go on", "previous_response_id": id}
         assert (await registry.http.post(PATH, json=body, headers=keys[1])).status_code == 400
         assert (await registry.http.post(f"{PATH}/{id}/cancel", headers=keys[0])).json()["status"] == "cancelled"
+
+
+@alive
+async def test_a_tenant_that_makes_too_many_is_told_when_to_come_back(
+    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "MOST_OF_ONE", 1)
+    async with sqlite_place.running() as registry:
+        ours, theirs = await tenant(registry, "ours"), await tenant(registry, "theirs")
+        begun = (await ours.send("POST", PATH, json=BODY)).json()
+        refused = await ours.send("POST", PATH, json=BODY)
+        others = await theirs.send("POST", PATH, json={**BODY, "max_output_tokens": 2})
+        await ours.send("POST", f"{PATH}/{begun['id']}/cancel")
+        again = await until_answered(ours, {**BODY, "max_output_tokens": 2})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (429, "too_many_responses", "background")
+    assert "'ours'" in error["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (others.status_code, again.status_code) == (200, 200)
+
+
+async def until_answered(by: Tenant, body: dict[str, Any]) -> httpx.Response:
+    """The answer once it is no 429; what was cancelled gives its place back a little later."""
+    async with asyncio.timeout(20):
+        while (answer := await by.send("POST", PATH, json=body)).status_code == 429:
+            await asyncio.sleep(0.001)
+    return answer
 
 
 @alive
