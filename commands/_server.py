@@ -9,7 +9,9 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -52,7 +54,6 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Protocol,
                 h11_max_incomplete_event_size=config.h11_max_incomplete_event_size,
                 log_config=None,
                 access_log=False,
@@ -62,6 +63,7 @@ class HttpServer(uvicorn.Server):
         )
         self.config.load()
         self.config.ssl = tls  # read and tried long before
+        self.config.http_protocol_class = cast(Any, partial(Protocol, head_seconds=config.timeout_head))
         self._flights = flights
         self._background = background
         self._drain_seconds: float | None = config.drain_timeout
@@ -147,6 +149,7 @@ def manners_of(config: ServerConfig, flights: Flights, count: Callable[[str, str
         writers=writers,
         keeps_text=config.log_prompts,
         cors=Cors.of(config),
+        body_seconds=config.timeout_body,
         root_path=config.root_path,
         count=count,
     )

@@ -124,6 +124,12 @@ class ShuttingDown(Unavailable):
     code = "shutting_down"
 
 
+class TooSlow(ArilError):
+    """The request came more slowly than one may."""
+
+    code = "too_slow"
+
+
 class TimedOut(ArilError):
     """It took longer than a request may."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import Unsupported
 from ..core.registry import Registry
 from ..engine.config import option, parse_bytes, parse_list, parse_name, parse_switch, settle
+from .patience import LEAST
 from .speech import calls, reasoning
 
 
@@ -93,6 +94,22 @@ class ServerConfig:
         75,
         parse=int,
         low=1,
+    )
+    timeout_head: float = option(
+        "--timeout-head",
+        "most seconds from the first byte of a request to the last of its head; then it gets a 408",
+        30.0,
+        parse=float,
+        low=0.001,
+        high=1e9,
+    )
+    timeout_body: float = option(
+        "--timeout-body",
+        f"most seconds in which a body may bring less than {LEAST} bytes and not its end; then it gets a 408",
+        60.0,
+        parse=float,
+        low=0.001,
+        high=1e9,
     )
     access_log: str = option(
         "--access-log", "a line on stderr for each request: json, text, or off", "json", choices=("json", "text", "off")

@@ -13,6 +13,7 @@ from .config import ServerConfig
 from .counted import Counted, count
 from .flights import Flights
 from .messages.errors import Translated
+from .patience import Patience
 from .records import Recorded, Writer
 from .request_ids import REQUEST_ID, RequestIds
 
@@ -43,11 +44,14 @@ class Manners:
     writers: Sequence[Writer] = ()  # who is told what each request came to
     keeps_text: bool = False  # whether they are told of its text
     cors: Cors = Cors()
+    body_seconds: float | None = None  # in which a body may bring next to nothing
     root_path: str = ""  # that a proxy serves all under
     count: Callable[[str, str], None] = count  # is told route and status of each answer as it begins
 
     def teach(self, app: FastAPI) -> None:
         """Wrap `app`, whose failures are answers already; the last is the outermost."""
+        if self.body_seconds is not None:
+            app.add_middleware(Patience, seconds=self.body_seconds)
         app.add_middleware(Closing, flights=self.flights)
         app.add_middleware(Translated)
         app.add_middleware(Counted, count=self.count)

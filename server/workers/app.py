@@ -15,6 +15,7 @@ from ..closing import Parting
 from ..deps import Face
 from ..formats import Formats
 from ..manners import Manners
+from ..patience import Patience
 from . import wire
 from .forward import Forward
 from .link import Facts, Link
@@ -38,7 +39,8 @@ def create_worker_app(link: Link, hello: wire.Hello, manners: Manners, forward: 
     errors.install(app)
     manners.teach(app)
     include_inference(app)
-    return Split(app, Parting(forward, manners.flights))
+    other: ASGIApp = Parting(forward, manners.flights)
+    return Split(app, other if manners.body_seconds is None else Patience(other, manners.body_seconds))
 
 
 @dataclass(frozen=True, slots=True)

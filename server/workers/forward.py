@@ -12,7 +12,7 @@ import httpx
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from ...core.errors import EngineDead, NotFound
+from ...core.errors import EngineDead, NotFound, TooSlow
 from ..errors import answer
 from ..sse import before
 from .link import GONE
@@ -49,6 +49,9 @@ class Forward:
         try:
             response = await before(body.client_gone(), self._transport.handle_async_request(request))
         except ClientDisconnect:
+            return
+        except TooSlow as error:
+            await answer(error)(scope, receive, send)
             return
         except httpx.TransportError:
             await answer(EngineDead(GONE))(scope, receive, send)
