@@ -40,12 +40,18 @@ class Client:
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The body of an answer, in the pieces it comes in. Closing the iterator hangs up."""
+        async with aclosing(self.stream_raw(method, path, b"" if body is None else json.dumps(body).encode())) as parts:
+            async for part in parts:
+                yield part
+
+    async def stream_raw(self, method: str, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+        """The same, of a body that is written already."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port, limit=MAX_LINE)
         except OSError as error:
             raise Unavailable(f"no server answers at http://{self.host}:{self.port}: {error.strerror}") from error
         try:
-            writer.write(self._request(method, path, b"" if body is None else json.dumps(body).encode()))
+            writer.write(self._request(method, path, body))
             status, headers = await _head(reader)
             if status != 200:
                 raise Unavailable(f"{method} {path}: {status} {await _failure(reader, headers)}")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
 from .errors import InvalidRequest
+from .weight import check_weight
 
 
 class Body(BaseModel):
@@ -34,17 +35,18 @@ B = TypeVar("B", bound=BaseModel)
 
 
 def parse(schema: type[B], raw: bytes) -> B:
-    """`raw` as a record of `schema`; raises InvalidRequest naming the first field at fault."""
-    try:
-        body = schema.model_validate_json(raw)
-    except ValidationError as error:
-        raise _explained(error, schema) from None
+    """`raw` as a record of `schema`; raises InvalidRequest naming the first field at fault.
+
+    Read first and checked then: in one call pydantic takes twice as long, and no other thread runs meanwhile.
+    """
+    check_weight(raw)
+    body = checked(schema, _read(raw))
     if b"NaN" in raw or b"Infinity" in raw:  # words of a text, or numbers where the schema takes anything
-        _check_numbers(raw)
+        _read(raw, allow_inf_nan=False)
     return body
 
 
-def checked(schema: type[B], fields: Mapping[str, Any]) -> B:
+def checked(schema: type[B], fields: object) -> B:
     """`fields`, which have been JSON, as a record of `schema`; raises InvalidRequest as `parse` does."""
     try:
         return schema.model_validate(fields)
@@ -71,11 +73,12 @@ def inlined(schema: type[BaseModel]) -> dict[str, object]:
     return whole
 
 
-def _check_numbers(raw: bytes) -> None:
+def _read(raw: bytes, *, allow_inf_nan: bool = True) -> object:
     try:
-        from_json(raw, allow_inf_nan=False)
+        found: object = from_json(raw, allow_inf_nan=allow_inf_nan)
     except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    return found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -90,8 +93,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _explained(error: ValidationError, schema: type[BaseModel]) -> InvalidRequest:
     findings = error.errors(include_url=False, include_input=False)
     first, param = findings[0], _path(findings[0]["loc"])
-    if first["type"] == "json_invalid":
-        return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
     if first["type"] == "missing":
         return InvalidRequest(f"{param}: this field is required", param=param, code="missing_required_parameter")
     if first["type"] == "extra_forbidden":
@@ -99,7 +100,7 @@ def _explained(error: ValidationError, schema: type[BaseModel]) -> InvalidReques
         return InvalidRequest(f"{param}: there is no such field; there are {known}", param=param, code="unknown_field")
     if not param:
         return InvalidRequest("the body must be a JSON object", code="invalid_type")
-    told = dict.fromkeys(f["msg"] for f in findings if _path(f["loc"]) == param)  # one for each branch of a union
+    told = dict.fromkeys(_WORDS.get(f["type"], f["msg"]) for f in findings if _path(f["loc"]) == param)  # of a union
     code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
     return InvalidRequest(f"{param}: {'; or: '.join(told)}", param=param, code=code)
 
@@ -115,6 +116,11 @@ def _path(location: tuple[int | str, ...]) -> str | None:
     return path or None
 
 
+_WORDS = {  # of JSON, for those that speak of Python
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be a valid array",
+    "model_type": "Input should be an object",
+}
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict", "none"})
 
 

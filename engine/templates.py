@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import InvalidRequest, Unavailable
@@ -31,6 +32,24 @@ NICENESS = 10
 ENDED = "it takes too long, or too much memory"
 
 _turns = threading.BoundedSemaphore(MOST)
+
+
+def chosen(templates: str | Mapping[str, str] | None, asked: str | None, *, with_tools: bool) -> str | None:
+    """The template in force: the one that was asked for, by name or in words, else the model's."""
+    if isinstance(templates, str) or templates is None:
+        return asked or templates
+    if asked is not None:
+        return templates.get(asked, asked)
+    return (templates.get("tool_use") if with_tools else None) or templates.get("default")
+
+
+def read_template(named: str) -> str:
+    """That of `--chat-template`: a file, or a template itself."""
+    if "{" in named:  # a template itself, as vLLM takes it too
+        return named
+    if not Path(named).is_file():
+        raise InvalidRequest(f"--chat-template {named}: there is no such file", param="chat_template")
+    return Path(named).read_text(encoding="utf-8")
 
 
 def render(arguments: Mapping[str, Any]) -> str:

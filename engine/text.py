@@ -6,6 +6,7 @@ Encoding and rendering are safe on any thread; they touch no state.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -22,11 +23,12 @@ from ..models.source import Source
 from .detokenizer import Detokenizer
 from .grammar.base import Vocabulary
 from .infill import infill_of
+from .longest import longest_token
 from .params import SamplingParams
 from .pieces import Pieces
-from .templates import Renderer, render
+from .templates import Renderer, chosen, read_template, render
 
-LONG = 4096  # characters; a text of so many may take long to encode
+LONG = 4096  # characters, or tokens; so many may take long to encode, or to decode
 KIND = "tokenizer"  # of what is remembered
 RENDERER = "transformers.utils.chat_template_utils"  # takes half a second to import, once
 PROBE: dict[str, Any] = {
@@ -61,7 +63,7 @@ class Text:
     @classmethod
     def load(cls, source: Source, *, chat_template: str | None = None, trust_remote_code: bool = False) -> Text:
         """The tokenizer of a model folder or GGUF file; `chat_template` is a file, or a template itself."""
-        template = None if chat_template is None else _read_template(chat_template)
+        template = None if chat_template is None else read_template(chat_template)
         if trust_remote_code:  # its code may have changed
             found = facts_of(read_tokenizer(source, trust_remote_code=True))
         else:
@@ -116,9 +118,18 @@ class Text:
         whole = self.encode("\n" + text, add_special_tokens=False)
         return whole[len(line) :] if whole[: len(line)] == line else self.encode(text, add_special_tokens=False)
 
+    @functools.cached_property
+    def longest_token(self) -> int | None:
+        """The most characters of a text that one token stands for; None where there is no such number."""
+        return longest_token(self._backend, self._pieces, self.vocab_size)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of all of `ids` at once."""
-        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        text: str
+        if len(ids) < LONG:
+            text = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        else:  # as `encode`
+            [text] = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
 
     def written(
@@ -221,23 +232,6 @@ class Text:
     def detokenizer(self, params: SamplingParams, prompt: Sequence[int]) -> Detokenizer:
         """Turns the tokens that follow `prompt` into text as they come."""
         return Detokenizer(self._pieces, params, prompt)
-
-
-def chosen(templates: str | Mapping[str, str] | None, asked: str | None, *, with_tools: bool) -> str | None:
-    """The template in force: the one that was asked for, by name or in words, else the model's."""
-    if isinstance(templates, str) or templates is None:
-        return asked or templates
-    if asked is not None:
-        return templates.get(asked, asked)
-    return (templates.get("tool_use") if with_tools else None) or templates.get("default")
-
-
-def _read_template(named: str) -> str:
-    if "{" in named:  # a template itself, as vLLM takes it too
-        return named
-    if not Path(named).is_file():
-        raise InvalidRequest(f"--chat-template {named}: there is no such file", param="chat_template")
-    return Path(named).read_text(encoding="utf-8")
 
 
 def facts_of(tokenizer: Any) -> dict[str, Any]:

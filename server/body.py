@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
@@ -22,12 +24,20 @@ def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:
 
     async def read(request: Request) -> B:
         _check_media(request.headers.get("content-type"))
-        body = parse(schema, await _bytes_of(request))
-        if body.unknown:
+        raw = await _bytes_of(request)
+        request.state.body_size = len(raw)
+        body = await face_of(request).aside.read(len(raw), partial(parse, schema, raw))
+        if body.unknown and log.isEnabledFor(logging.DEBUG):
             log.debug(event("unknown_fields", schema=schema.__name__, fields=",".join(body.unknown)))
         return body
 
     return read
+
+
+def size_of(request: Request) -> int:
+    """Bytes of the body that was read: how much work it may be."""
+    size: int = request.state.body_size
+    return size
 
 
 def _check_media(given: str | None) -> None:

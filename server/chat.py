@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
 from ..core.body import describes
 from ..core.callers import Caller
@@ -23,6 +23,7 @@ from .schemas import ChatRequest, StreamOptions
 from .speech.base import CallDelta, Delta, Heard
 from .sse import EventStream, event, unless_gone
 from .turn import News, Said, Turn, begin
+from .writing import OneByOne, answered
 
 router = APIRouter()
 ANSWERS = answers(ChatCompletion, event=ChatChunk)
@@ -41,7 +42,8 @@ async def _answer(request: Request, face: Face, caller: Caller, body: ChatReques
     view = ChatView(turn)
     if body.stream:
         return EventStream(view.events(face), turn.work.headers)
-    return JSONResponse(view.whole(await turn.whole(face)), headers=turn.work.headers)
+    whole = partial(view.whole, await turn.whole(face))
+    return await answered(face.aside, whole, turn.work.headers, size=view.size())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class ChatView:
         if body.return_token_ids:
             answer["prompt_token_ids"] = list(work.prompts[0])
         return answer
+
+    def size(self) -> int:
+        """Tokens and scores that the answer may tell of."""
+        scores = max(self.turn.body.top_logprobs or 0, self.turn.body.prompt_logprobs or 0)
+        return self.turn.usage.num_tokens * (1 + scores)
 
     async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
         """The chat.completion.chunk events."""
@@ -109,8 +116,8 @@ class ChatView:
         body = self.turn.body
         if not body.logprobs:
             return None
-        content = chat_content(found.logprobs or (), body.top_logprobs or 0, self.turn.speller)
-        return {"content": content, "refusal": None}
+        scores, top, speller = found.logprobs or (), body.top_logprobs or 0, self.turn.speller
+        return {"content": OneByOne(lambda: chat_content(scores, top, speller)), "refusal": None}
 
 
 def _message(heard: Heard) -> dict[str, Any]:

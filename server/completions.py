@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
 from ..core.body import describes
 from ..core.callers import Caller
@@ -19,7 +18,7 @@ from ..engine.params import SamplingParams
 from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
 from .answers import Completion
-from .body import reads
+from .body import reads, size_of
 from .deps import AskerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
@@ -29,6 +28,9 @@ from .schemas import CompletionRequest, StreamOptions
 from .sse import EventStream, event, unless_gone
 from .standing import standing_of
 from .unsupported import COMPLETIONS, ignored, refuse
+from .writing import answered, framed
+
+Json = dict[str, Any]
 
 router = APIRouter()
 ANSWERS = answers(Completion, event=Completion)
@@ -50,25 +52,30 @@ async def _begin(request: Request, face: Face, caller: Caller, body: CompletionR
     refuse(body.unknown, COMPLETIONS)
     sampling.check_stream(body)
     resolution = await resolved(request, caller, body.model, body.user)
-    encoded = await prompts.of_prompt(
-        face.engine,
-        body.prompt,
-        sampling.rows(body),
-        add_special_tokens=body.add_special_tokens,
-        suffix=body.suffix,
-    )
-    longest, keep = face.engine.model.max_model_len, body.truncate_prompt_tokens
-    encoded = [prompts.truncated(prompt, keep, longest) for prompt in encoded]
-    params = await asyncio.to_thread(sampling.of_completion, body, face.engine, list(map(len, encoded)))
-    sampling.check_scores(params, encoded)
+    encoded, params = await face.aside.work(size_of(request), partial(_asked, face, body))
     work = Work(caller=caller, resolution=resolution, prompts=encoded, params=params)
     headers = {**named(body.request_id), **ignored(body.unknown, COMPLETIONS)}
     generation = Generation(new_id("cmpl-"), body.model, work, *standing_of(body, caller), headers=headers)
     view = CompletionView(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)))
     if body.stream:
         return EventStream(view.events(face), generation.headers)
-    whole = view.whole(await Collected.of(generation.run(face)))
-    return JSONResponse(whole, headers=generation.headers)
+    found = await Collected.of(generation.run(face))
+    return await answered(face.aside, partial(view.whole, found), generation.headers, size=view.size(found))
+
+
+def _asked(face: Face, body: CompletionRequest) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Its prompts, and the params of each. For a worker thread."""
+    encoded = prompts.of_prompt(
+        face.engine,
+        body.prompt,
+        prompts.Room(face.engine.model.max_model_len, body.truncate_prompt_tokens),
+        rows=sampling.rows(body),
+        add_special_tokens=body.add_special_tokens,
+        suffix=body.suffix,
+    )
+    params = sampling.of_completion(body, face.engine, list(map(len, encoded)))
+    sampling.check_scores(params, encoded)
+    return encoded, params
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +87,47 @@ class CompletionView:
     speller: Speller
     lists: dict[int, CompletionLogprobs] = field(default_factory=dict)  # by choice: how far its text has come
 
-    def whole(self, found: Collected) -> dict[str, Any]:
+    def whole(self, found: Collected) -> Json:
         """The text_completion object."""
         choices = [
             self._piece(at, index, choice, found.prompt_logprobs.get(at)) for at, index, choice in found.sorted()
         ]
-        usage = found.usage.shown(output=not sampling.scores_only(self.body))
-        return {**self.work.head("text_completion"), "choices": choices, "usage": usage}
+        return {**self.work.head("text_completion"), "choices": choices, "usage": self._usage(found)}
+
+    def size(self, found: Collected) -> int:
+        """Tokens and scores that the answer may tell of."""
+        scores = max(self.body.logprobs or 0, self.body.prompt_logprobs or 0)
+        return found.usage.num_tokens * self.work.n * (1 + scores)
 
     async def events(self, face: Face) -> AsyncGenerator[bytes, None]:
         """The text_completion events."""
-        options = self.body.stream_options or StreamOptions()
-        head, found, output = self.work.head("text_completion"), Collected(), not sampling.scores_only(self.body)
+        options, found = self.body.stream_options or StreamOptions(), Collected()
         async with aclosing(self.work.run(face)) as stream:
             async for prompt_at, chunk in stream:
                 is_first = found.note(prompt_at, chunk)
                 if is_first or chunk.text or chunk.logprobs or chunk.finish_reason or self.body.return_token_ids:
-                    piece = self._piece(prompt_at, chunk.index, chunk, found.prompt_logprobs.get(prompt_at))
-                    payload = {**head, "choices": [piece]}
-                    if options.include_usage:
-                        payload["usage"] = found.usage.shown(output=output) if options.continuous_usage_stats else None
-                    yield event(payload)
+                    make = partial(self._event, found, prompt_at, chunk, options)
+                    yield await framed(face.aside, make, size=self.size(found) if is_first else 0)
         if options.include_usage:
-            yield event({**head, "choices": [], "usage": found.usage.shown(output=output)})
+            yield event({**self.work.head("text_completion"), "choices": [], "usage": self._usage(found)})
+
+    def _event(self, found: Collected, prompt_at: int, chunk: Chunk, options: StreamOptions) -> Json:
+        piece = self._piece(prompt_at, chunk.index, chunk, found.prompt_logprobs.get(prompt_at))
+        payload = {**self.work.head("text_completion"), "choices": [piece]}
+        if options.include_usage:
+            payload["usage"] = self._usage(found) if options.continuous_usage_stats else None
+        return payload
+
+    def _usage(self, found: Collected) -> Json:
+        return found.usage.shown(output=not sampling.scores_only(self.body))
 
     def _piece(
         self, prompt_at: int, index: int, news: Choice | Chunk, scored: Sequence[TokenLogprobs | None] | None
-    ) -> dict[str, Any]:
+    ) -> Json:
         """All of one choice, or its next part; the first part of an echoing one begins with the prompt."""
         at = prompt_at * self.work.n + index
         is_first = at not in self.lists
-        prompt = list(self.work.prompts[prompt_at])
+        prompt = list(self.work.prompts[prompt_at]) if is_first else []
         if is_first:
             self.lists[at] = CompletionLogprobs(self.speller, self.body.logprobs or 0, self._text(prompt))
         text, token_ids, logprobs = self._output(news)

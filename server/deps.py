@@ -12,6 +12,7 @@ from ..core.callers import Caller, Scope
 from ..engine.client import EngineFacts
 from ..engine.request import BACKGROUND
 from ..lora.catalog import Catalog, Clues, Resolution
+from .aside import Aside
 from .auth import Anyone, KeyVerifier
 from .flights import Flights, Stream
 from .formats import Formats
@@ -54,6 +55,7 @@ class Face:
     trusts_templates: bool = False  # whether a request may bring its chat template
     responses: Shelf = field(default_factory=Shelf)
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
+    aside: Aside = field(default_factory=Aside)
 
 
 def face_of(request: Request) -> Face:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -21,7 +21,7 @@ from ..engine.params import SamplingParams
 from ..engine.request import Vector
 from . import prompts
 from .answers import EmbeddingList
-from .body import reads
+from .body import reads, size_of
 from .deps import AskerDep, Face, FaceDep, resolved
 from .generation import Generation, Usage, new_id
 from .openapi import answers
@@ -50,7 +50,7 @@ async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRe
     refuse(body.unknown, EMBEDDINGS)
     check_dimensions(body.dimensions, face.engine.model.embedding_sizes)
     resolution = await resolved(request, caller, body.model, body.user)
-    inputs = await _inputs(face, body)
+    inputs = await face.aside.work(size_of(request), partial(_inputs, face, body))
     params = SamplingParams.embedding(body.pooling or face.engine.model.pooling)
     work = Work(caller=caller, resolution=resolution, prompts=inputs, params=[params] * len(inputs))
     headers = {**named(body.request_id), **ignored(body.unknown, EMBEDDINGS)}
@@ -61,19 +61,19 @@ async def _begin(request: Request, face: Face, caller: Caller, body: EmbeddingRe
             usage.count(at, chunk)
             if chunk.embedding is not None:
                 vectors[at] = chunk.embedding
-    written = await asyncio.to_thread(_shown, body, vectors, usage)  # a second of work for thousands of vectors
+    written = await face.aside.work(0, partial(_shown, body, vectors, usage))  # a second's for thousands of vectors
     return Response(written, media_type="application/json", headers=generation.headers)
 
 
-async def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
-    """Token ids of each input, in bounds."""
+def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
+    """Token ids of each input, in bounds. For a worker thread."""
     if "" in (body.input if isinstance(body.input, list) else [body.input]):
         raise InvalidRequest("input: an empty text has no embedding", param="input")
     model = face.engine.model
-    encoded = await prompts.of_prompt(
-        face.engine, body.input, ONE, add_special_tokens=body.add_special_tokens, param="input"
+    room = prompts.Room(model.max_model_len, body.truncate_prompt_tokens)
+    inputs = prompts.of_prompt(
+        face.engine, body.input, room, rows=ONE, add_special_tokens=body.add_special_tokens, param="input"
     )
-    inputs = [prompts.truncated(ids, body.truncate_prompt_tokens, model.max_model_len) for ids in encoded]
     for at, ids in enumerate(inputs):
         _check_length(at, ids, model)
         prompts.check_tokens(ids, model.vocab_size, "input")

@@ -125,6 +125,11 @@ class Usage:
         self._outputs[prompt_at, chunk.index] = chunk.num_output
         return is_first
 
+    @property
+    def num_tokens(self) -> int:
+        """Of prompts and outputs together."""
+        return sum(tokens for tokens, _ in self._prompts.values()) + sum(self._outputs.values())
+
     def shown(self, *, output: bool = True) -> dict[str, Any]:
         """The usage object; without `output` the tokens after the prompt do not count."""
         num_prompt = sum(tokens for tokens, _ in self._prompts.values())

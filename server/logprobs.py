@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ..engine.detokenizer import Detokenizer
 from ..engine.request import TokenLogprobs
 from ..engine.text import Text
+from .writing import OneByOne
 
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot say
 
@@ -45,15 +46,11 @@ class Speller:
         }
 
 
-def chat_content(found: Iterable[TokenLogprobs], top: int, speller: Speller) -> list[dict[str, Any]]:
+def chat_content(found: Iterable[TokenLogprobs], top: int, speller: Speller) -> Iterator[dict[str, Any]]:
     """The items of `logprobs.content`."""
-    return [
-        {
-            **speller.entry(item.token_id, item.logprob),
-            "top_logprobs": [speller.entry(t, p) for t, p in islice(item.top.items(), top)],
-        }
-        for item in found
-    ]
+    for item in found:
+        rivals = [speller.entry(t, p) for t, p in islice(item.top.items(), top)]
+        yield {**speller.entry(item.token_id, item.logprob), "top_logprobs": rivals}
 
 
 @dataclass(slots=True)
@@ -66,16 +63,16 @@ class CompletionLogprobs:
     text: Detokenizer
     _offset: int = 0
 
-    def take(self, found: Sequence[TokenLogprobs | None], token_ids: Sequence[int]) -> dict[str, list[Any]]:
+    def take(self, found: Sequence[TokenLogprobs | None], token_ids: Sequence[int]) -> dict[str, Any]:
         """The lists for the next tokens; None stands for a first prompt token, which nothing predicts."""
-        shown: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        shown: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": []}
         for token_id, item in zip(token_ids, found, strict=True):
             shown["text_offset"].append(self._offset)
             shown["tokens"].append(self.speller.key(token_id))
             shown["token_logprobs"].append(None if item is None else max(item.logprob, FLOOR))
-            shown["top_logprobs"].append(None if item is None else self._top(item))
             self._offset += len(self.text.push([token_id]))
-        return shown
+        top = OneByOne(lambda: (None if item is None else self._top(item) for item in found))
+        return {**shown, "top_logprobs": top}
 
     def _top(self, item: TokenLogprobs) -> dict[str, float]:
         """The most likely tokens, and the chosen one when it is not among them."""
@@ -85,11 +82,11 @@ class CompletionLogprobs:
         return named
 
 
-def of_prompt(found: Sequence[TokenLogprobs | None] | None, speller: Speller, top: int) -> list[Any] | None:
+def of_prompt(found: Sequence[TokenLogprobs | None] | None, speller: Speller, top: int) -> OneByOne | None:
     """vLLM's `prompt_logprobs`: for each position the candidates by id, None at the first."""
     if found is None:
         return None
-    return [None if item is None else _candidates(item, speller, top) for item in found]
+    return OneByOne(lambda: (None if item is None else _candidates(item, speller, top) for item in found))
 
 
 def _candidates(item: TokenLogprobs, speller: Speller, top: int) -> Mapping[str, Any]:

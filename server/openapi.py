@@ -5,12 +5,15 @@ FastAPI would add its own 422 to whatever has a parameter; here a wrong one is a
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
+import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from ..core.body import inlined
@@ -75,14 +78,33 @@ def answers(model: type[BaseModel], *, event: type[BaseModel] | None = None) -> 
 
 
 class Documented(FastAPI):
-    """An application whose OpenAPI document is whole."""
+    """An application whose OpenAPI document is whole. It takes a second to make, so that is done on a thread, once."""
+
+    def setup(self) -> None:
+        """The one page that the framework would make too."""
+        self._making = threading.Lock()
+        self._written: dict[str, bytes] = {}  # by the path that all is served under
+        assert self.openapi_url is not None
+        self.add_route(self.openapi_url, self._answer, include_in_schema=False)
 
     def openapi(self) -> dict[str, Any]:
-        """The document; made once."""
+        """The document; made once, on any thread."""
         if self.openapi_schema is None:
             _complete(super().openapi())
         assert self.openapi_schema is not None
         return self.openapi_schema
+
+    async def _answer(self, request: Request) -> Response:
+        root_path = request.scope.get("root_path", "").rstrip("/")
+        written = self._written.get(root_path) or await asyncio.to_thread(self._write, root_path)
+        return Response(written, media_type="application/json")
+
+    def _write(self, root_path: str) -> bytes:
+        with self._making:
+            if root_path not in self._written:
+                servers = {"servers": [{"url": root_path}]} if root_path else {}
+                self._written[root_path] = json.dumps({**self.openapi(), **servers}, ensure_ascii=False).encode()
+            return self._written[root_path]
 
 
 def _complete(document: dict[str, Any]) -> None:

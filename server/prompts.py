@@ -1,9 +1,9 @@
-"""What callers send becomes token ids. Tokenising takes time, so it happens on a worker thread."""
+"""What callers send becomes token ids. Tokenising takes time, so all of this is for a worker thread."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic_core import from_json
@@ -24,6 +24,41 @@ OWN_VARIABLES = frozenset(
 )  # what chat_template_kwargs may not set: each has a field of its own, or is the operator's
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens of a prompt count: the context's, or, where its caller asks for that, the last `keep` of them.
+
+    Raises InvalidRequest for more than the context holds.
+    """
+
+    max_model_len: int
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and not 1 <= self.keep <= self.max_model_len:
+            message = f"truncate_prompt_tokens={self.keep} is out of range; it goes from 1 to {self.max_model_len}"
+            raise InvalidRequest(message, param="truncate_prompt_tokens")
+
+    def check(self, written: str, text: Text, param: str) -> None:
+        """Raises InvalidRequest for what is too long whatever its tokens are; to know them would take seconds."""
+        if self.keep is not None or len(written) <= self.max_model_len:
+            return
+        longest = text.longest_token
+        if longest is not None and len(written) > self.max_model_len * longest:
+            least = -(-len(written) // longest)
+            raise InvalidRequest(
+                f"This model's maximum context length is {self.max_model_len} tokens. However, your {param} has "
+                f"{len(written)} characters, which are {least} tokens or more, as none has over {longest} characters. "
+                f"Please reduce the length of the {param}.",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    def cut(self, prompt: list[int]) -> list[int]:
+        """What counts of `prompt`."""
+        return prompt if self.keep is None else prompt[-self.keep :]
+
+
 class Conversation(Protocol):
     """The fields that a chat template needs; chat and /tokenize both have them."""
 
@@ -34,10 +69,18 @@ class Conversation(Protocol):
     chat_template_kwargs: dict[str, Any] | None
 
 
-async def of_messages(
-    face: Face, messages: Sequence[Message], body: Conversation, *, tools: Sequence[Mapping[str, Any]] | None
+def of_messages(
+    face: Face,
+    messages: Sequence[Message],
+    body: Conversation,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None,
+    room: Room | None,
 ) -> list[int]:
-    """The prompt that the chat template makes of a conversation; `tools` are told in words where it knows none."""
+    """The prompt that the chat template makes of a conversation; `tools` are told in words where it knows none.
+
+    Without `room` all of it counts, however long it is.
+    """
     if not messages:
         raise InvalidRequest("messages: a conversation needs at least one message", param="messages")
     variables = dict(body.chat_template_kwargs or {})
@@ -52,10 +95,9 @@ async def of_messages(
             param="chat_template",
             code="unsupported_parameter",
         )
-    begin = body.add_generation_prompt
-    return await asyncio.to_thread(
-        rendered,
-        face.engine.text,
+    begin, text = body.add_generation_prompt, face.engine.text
+    said = written(
+        text,
         [_plain(at, message, face.engine.model.id) for at, message in enumerate(messages)],
         tools,
         add_generation_prompt=not body.continue_final_message if begin is None else begin,
@@ -65,28 +107,33 @@ async def of_messages(
         renderer=render if body.chat_template is None else render_apart,
         variables=variables,
     )
+    if room is None:
+        return text.encode(said, add_special_tokens=False)
+    room.check(said, text, "messages")
+    return room.cut(text.encode(said, add_special_tokens=False))
 
 
-def rendered(
+def written(
     text: Text, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **fields: Any
-) -> list[int]:
+) -> str:
     """The prompt of a conversation whose messages are as templates expect them; `fields` are those of Text.written."""
     has_tools = tools is not None or any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
     if not has_tools or text.shows_tools(fields["chat_template"], fields["renderer"]):
-        return text.render(messages, tools=tools, **fields)
+        return text.written(messages, tools=tools, **fields)
     try:
-        return text.render(in_words.told(messages, tools), **fields)
+        return text.written(in_words.told(messages, tools), **fields)
     except InvalidRequest:
         if messages[0]["role"] == "system":
             raise
-        return text.render(in_words.told(messages, tools, by="user"), **fields)
+        return text.written(in_words.told(messages, tools, by="user"), **fields)
 
 
-async def of_prompt(
+def of_prompt(
     engine: EngineFacts,
     prompt: Prompt,
-    rows: tuple[str, int],
+    room: Room,
     *,
+    rows: tuple[str, int],
     add_special_tokens: bool,
     suffix: str | None = None,
     param: str = "prompt",
@@ -96,7 +143,7 @@ async def of_prompt(
     `rows`: the field that says how many texts are computed of each, and how many that is. With a `suffix` they ask for
     what stands between the prompt and that.
     """
-    prompts = _each(prompt)
+    prompts, text = _each(prompt), engine.text
     if not prompts:
         raise InvalidRequest(f"{param}: the list is empty", param=param)
     if len(prompts) > MAX_PROMPTS:
@@ -107,21 +154,14 @@ async def of_prompt(
         raise InvalidRequest(message, param=by)
 
     def write(given: str | list[int]) -> list[int]:
+        if isinstance(given, str):
+            room.check(given, text, param)
         if suffix:
-            return engine.text.fill_in(given, suffix, add_special_tokens)
-        return engine.text.encode(given, add_special_tokens) if isinstance(given, str) else given
+            room.check(suffix, text, "suffix")
+            return text.fill_in(given, suffix, add_special_tokens)
+        return room.cut(text.encode(given, add_special_tokens) if isinstance(given, str) else given)
 
-    return await asyncio.to_thread(_encode, prompts, write, param)
-
-
-def truncated(prompt: list[int], keep: int | None, max_model_len: int) -> list[int]:
-    """The last `keep` tokens of `prompt`, where its caller asks for that."""
-    if keep is None:
-        return prompt
-    if not 1 <= keep <= max_model_len:
-        message = f"truncate_prompt_tokens={keep} is out of range; it goes from 1 to {max_model_len}"
-        raise InvalidRequest(message, param="truncate_prompt_tokens")
-    return prompt[-keep:]
+    return _encode(prompts, write, param)
 
 
 def check_tokens(ids: Sequence[int], vocab_size: int, param: str) -> None:

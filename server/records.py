@@ -120,7 +120,8 @@ class Record:
         if self.keeps_text:
             self.spoken.texts, self.prompt = {}, Text()
             for prompt in asked.prompts:
-                self.prompt.take(spell(prompt[:MOST_TEXT]))
+                if self.prompt.room:
+                    self.prompt.take(spell(prompt[: self.prompt.room]))
         return self.spoken
 
     def fail(self, error: Exception) -> None:

@@ -22,8 +22,13 @@ T = TypeVar("T")
 
 
 def event(payload: Mapping[str, object], name: str | None = None) -> bytes:
-    """One event, as bytes on the wire."""
-    said = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """One event, as bytes on the wire. What is no list and no object in `payload` but can be gone through is a list."""
+    said = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), default=list)
+    return frame(said.encode("utf-8", "replace"), name)
+
+
+def frame(said: bytes, name: str | None = None) -> bytes:
+    """An event whose data is written already."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + said + b"\n\n"
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import Request
 
 from ..core.callers import Caller
 from ..engine.metering import Work
+from ..engine.params import SamplingParams
 from ..engine.request import Chunk
 from . import prompts, sampling
+from .body import size_of
 from .deps import Face, resolved
 from .effort import heeded
 from .generation import Choice, Collected, Generation, Usage, new_id
@@ -93,15 +96,31 @@ async def begin(request: Request, face: Face, caller: Caller, body: ChatRequest,
     """Everything is checked; nothing runs before the turn is asked for its news. `prefix`: of the answer's id."""
     refuse(body.unknown, CHAT)
     sampling.check_stream(body)
-    use = ToolUse.of(body)
-    body = heeded(face, body)
     resolution = await resolved(request, caller, body.model, body.user)
-    prompt = await prompts.of_messages(face, body.messages, body, tools=use.shown)
-    prompt = prompts.truncated(prompt, body.truncate_prompt_tokens, face.engine.model.max_model_len)
-    hearing = Hearing.of(face, body, use, prompt)
-    params = hearing.params(sampling.of_chat(body, face.engine, len(prompt)), face.engine.text)
-    work = Work(caller=caller, resolution=resolution, prompts=[prompt], params=[params])
-    passed_over = {**body.unknown, **use.passed_over(face.formats.calls)}
+    asked = await face.aside.work(size_of(request), partial(Asked.of, face, body))
+    work = Work(caller=caller, resolution=resolution, prompts=[asked.prompt], params=[asked.params])
+    passed_over = {**body.unknown, **asked.hearing.use.passed_over(face.formats.calls)}
     headers = {**named(body.request_id), **ignored(passed_over, CHAT)}
     generation = Generation(new_id(prefix), body.model, work, *standing_of(body, caller), headers=headers)
-    return Turn(body, generation, Speller(face.engine.text, bool(body.return_tokens_as_token_ids)), hearing)
+    speller = Speller(face.engine.text, bool(body.return_tokens_as_token_ids))
+    return Turn(asked.body, generation, speller, asked.hearing)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a chat request comes to, however long its messages, tools and rules are; its effort is heeded in `body`."""
+
+    body: ChatRequest
+    hearing: Hearing
+    prompt: list[int]
+    params: SamplingParams
+
+    @classmethod
+    def of(cls, face: Face, body: ChatRequest) -> Asked:
+        """For a worker thread."""
+        use, body, engine = ToolUse.of(body), heeded(face, body), face.engine
+        room = prompts.Room(engine.model.max_model_len, body.truncate_prompt_tokens)
+        prompt = prompts.of_messages(face, body.messages, body, tools=use.shown, room=room)
+        hearing = Hearing.of(face, body, use, prompt)
+        params = hearing.params(sampling.of_chat(body, engine, len(prompt)), engine.text)
+        return cls(body, hearing, prompt, params)

@@ -6,6 +6,7 @@ A field is allowed with the values listed beside it, which ask for what happens 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -70,5 +71,6 @@ def refuse(fields: Mapping[str, Any], refusals: Refusals) -> None:
 
 def ignored(fields: Mapping[str, Any], refusals: Refusals) -> dict[str, str]:
     """The header of the answer that lists those of `fields` that nothing was done with; no header without any."""
-    names = [quote(name) for name, value in fields.items() if value is not None and name not in refusals]
+    found = (name for name, value in fields.items() if value is not None and name not in refusals)
+    names = [quote(name[:LONGEST_LIST]) for name in islice(found, LONGEST_LIST)]
     return {IGNORED: ",".join(names)[:LONGEST_LIST]} if names else {}

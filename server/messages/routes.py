@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -12,7 +13,7 @@ from fastapi.responses import JSONResponse
 from ...core.body import describes
 from ...core.callers import Caller
 from ...core.errors import InvalidRequest
-from ..body import reads
+from ..body import reads, size_of
 from ..counting import num_prompt_tokens
 from ..deps import AskerDep, CallerDep, Face, FaceDep
 from ..effort import knows
@@ -51,14 +52,17 @@ async def count(
     request: Request, face: FaceDep, caller: CallerDep, body: Annotated[CountRequest, Depends(reads(CountRequest))]
 ) -> dict[str, Any]:
     """How many tokens a request would have before its answer."""
-    chat = chat_of(body, face.engine.model.id, max_tokens=None)
+    make = partial(chat_of, body, face.engine.model.id, max_tokens=None)
+    chat = await face.aside.short(size_of(request), make)
     with speaking(NAMES):
         return {"input_tokens": await num_prompt_tokens(request, face, caller, chat)}
 
 
 async def _answer(request: Request, face: Face, caller: Caller, body: MessagesRequest) -> Response:
     turn, reaches_end = await _begun(request, face, caller, body)
-    list_ignored(turn, unheeded_in(body, thinks=knows(face, turn.body, THINKING)), REFUSED)
+    thinks = knows(face, turn.body, THINKING)
+    ignored = await face.aside.short(size_of(request), partial(unheeded_in, body, thinks=thinks))
+    list_ignored(turn, ignored, REFUSED)
     telling = Telling(turn, body.model, reaches_end)
     if body.stream:
         return EventStream(_streamed(telling, face), turn.work.headers, last=b"")
@@ -70,15 +74,16 @@ async def _answer(request: Request, face: Face, caller: Caller, body: MessagesRe
 
 async def _begun(request: Request, face: Face, caller: Caller, body: MessagesRequest) -> tuple[Turn, bool]:
     """The turn, and whether the context holds less than max_tokens: clients ask for as much as their model has."""
-    model = face.engine.model.id
+    make, size = partial(chat_of, body, face.engine.model.id), size_of(request)
     with speaking(NAMES):
         try:
-            chat = chat_of(body, model, max_tokens=body.max_tokens)
+            chat = await face.aside.short(size, partial(make, max_tokens=body.max_tokens))
             return await begin(request, face, caller, chat, prefix="msg_"), False
         except InvalidRequest as error:
             if error.code != "context_length_exceeded" or error.param == "messages":
                 raise
-            return await begin(request, face, caller, chat_of(body, model, max_tokens=None), prefix="msg_"), True
+            chat = await face.aside.short(size, partial(make, max_tokens=None))
+            return await begin(request, face, caller, chat, prefix="msg_"), True
 
 
 async def _streamed(telling: Telling, face: Face) -> AsyncGenerator[bytes, None]:

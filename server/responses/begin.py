@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastapi import Request
 
 from ...core.body import checked
 from ...core.callers import Caller
 from ...core.errors import InvalidRequest
+from ..body import size_of
 from ..counting import num_prompt_tokens
 from ..deps import Face
 from ..passed import list_ignored
+from ..prompts import Room
 from ..renamed import speaking
 from ..schemas import ChatRequest
 from ..turn import Turn, begin
@@ -22,6 +26,7 @@ from .items import items_in
 from .schemas import InputRequest, ResponseRequest
 from .store import Json
 
+T = TypeVar("T")
 CAN_BE_GONE_ON_FROM = ("completed", "incomplete")
 
 
@@ -37,37 +42,51 @@ class Asking:
     async def items(self) -> list[Json]:
         """The conversation: what was kept of it, then the input."""
         before = await self._before()
-        items = [*before, *items_in(self.body.input, self.face.engine.model.id)]
-        check_call_ids(items, len(before))
-        return items
+
+        def put_together() -> list[Json]:
+            items = [*before, *items_in(self.body.input, self.face.engine.model.id)]
+            check_call_ids(items, len(before))
+            return items
+
+        return await self._beside(put_together)
 
     async def turn(self, items: list[Json]) -> Turn:
         """The turn that answers `items`, checked; `truncation: auto` leaves the oldest out where not all fit."""
         with speaking(NAMES):
             try:
-                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp_")
+                turn = await begin(self.request, self.face, self.caller, await self.chat(items), prefix="resp_")
             except InvalidRequest as error:
                 if error.code != "context_length_exceeded" or self.body.truncation != "auto":
                     raise
                 items = await newest_that_fit(items, self._fits)
-                turn = await begin(self.request, self.face, self.caller, self.chat(items), prefix="resp_")
+                turn = await begin(self.request, self.face, self.caller, await self.chat(items), prefix="resp_")
         list_ignored(turn, unheeded(self.body), REFUSED)
         return turn
 
-    def chat(self, items: list[Json]) -> ChatRequest:
+    async def chat(self, items: list[Json]) -> ChatRequest:
         """The chat request that this one stands for."""
         sampling = sampling_fields(self.body) if isinstance(self.body, ResponseRequest) else {}
         with speaking(NAMES):
-            return checked(ChatRequest, {**chat_fields(self.body, items), **sampling})
+            return await self._beside(lambda: checked(ChatRequest, {**chat_fields(self.body, items), **sampling}))
 
-    async def num_tokens(self, items: list[Json]) -> int:
-        """How long the prompt of `items` is."""
+    async def num_tokens(self, items: list[Json], room: Room | None = None) -> int:
+        """How long the prompt of `items` is; with `room`, InvalidRequest is raised for one that is far too long."""
         with speaking(NAMES):
-            return await num_prompt_tokens(self.request, self.face, self.caller, self.chat(items))
+            return await num_prompt_tokens(self.request, self.face, self.caller, await self.chat(items), room)
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """What comes of `work`; beside the event loop where the request is large."""
+        return await self.face.aside.short(size_of(self.request), work)
 
     async def _fits(self, items: list[Json]) -> bool:
         answer = self.body.max_output_tokens if isinstance(self.body, ResponseRequest) else None
-        return await self.num_tokens(items) + (answer or 1) <= self.face.engine.model.max_model_len
+        most = self.face.engine.model.max_model_len
+        try:
+            return await self.num_tokens(items, Room(most)) + (answer or 1) <= most
+        except InvalidRequest as error:
+            if error.code != "context_length_exceeded":
+                raise
+            return False
 
     async def _before(self) -> list[Json]:
         """The conversation that the input goes on from."""

@@ -113,7 +113,7 @@ class Making:
     def _logprobs(self, news: News) -> list[Json]:
         if not tells_logprobs(self.body):
             return []
-        return chat_content(news.chunk.logprobs or (), self.body.top_logprobs or 0, self.turn.speller)
+        return list(chat_content(news.chunk.logprobs or (), self.body.top_logprobs or 0, self.turn.speller))
 
 
 TOOL_FIELDS = ("type", "name", "description", "parameters", "strict")

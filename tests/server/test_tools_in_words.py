@@ -15,7 +15,7 @@ from aril.engine.text import Text
 from aril.models.source import locate
 from aril.server.config import ServerConfig
 from aril.server.formats import Formats
-from aril.server.prompts import rendered
+from aril.server.prompts import written
 from aril.server.speech.calls import taught_by
 from builders.parrot import make_parrot
 from builders.serving import speaking
@@ -177,10 +177,10 @@ def test_the_format_is_the_operators_choice_first(folder: Path) -> None:
 def test_a_template_that_knows_no_system_has_the_user_tell_of_tools(folder: Path, shared_data: Path) -> None:
     text = Text.load(locate(str(folder)), chat_template=str(shared_data / "chat_templates" / GEMMA))
     fields: dict[str, Any] = {"chat_template": None, "renderer": render}
-    prompt = text.decode(rendered(text, MESSAGES, [NOW], **fields), skip_special_tokens=False)
+    prompt = written(text, MESSAGES, [NOW], **fields)
     assert prompt.index('"now"') < prompt.index(MESSAGES[0]["content"])
     with pytest.raises(InvalidRequest, match="System role"):
-        rendered(text, [{"role": "system", "content": "Be brief."}, *MESSAGES], [NOW], **fields)
+        written(text, [{"role": "system", "content": "Be brief."}, *MESSAGES], [NOW], **fields)
 
 
 @pytest.mark.parametrize("template", sorted(TAUGHT))
@@ -195,8 +195,7 @@ def test_a_conversation_with_calls_goes_through_real_templates(shared_data: Path
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "noon"},
     ]
     tool = {"type": "function", "function": {**NOW["function"], "parameters": {"type": "object", "properties": {}}}}
-    ids = rendered(text, messages, [tool], chat_template=None, renderer=render)
-    prompt = text.decode(ids, skip_special_tokens=False)
+    prompt = written(text, messages, [tool], chat_template=None, renderer=render)
     assert "The time" in prompt
     assert "CET" in prompt
     assert "noon" in prompt
