@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..core.errors import EngineDead
+from ..core.errors import ArilError, EngineDead
 from ..core.log import event, get_logger
 from ..lora.adapter import AdapterRef
 from .client import EngineStatus, ModelInfo
@@ -138,8 +138,8 @@ class AsyncEngine:
         def run() -> None:
             try:
                 _tell(loop, _settle, answer, question())
-            except Exception as error:
-                _tell(loop, _fail, answer, error)
+            except BaseException as error:  # its asker's alone
+                _tell(loop, _fail, answer, _told(error))
 
         self._post(run)
         return await answer
@@ -174,18 +174,25 @@ class AsyncEngine:
             return  # with everything that ran
 
     def _live(self) -> None:
-        """The thread's life, and its end."""
+        """The thread's life, and its end: whatever that came from, everybody is told."""
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:
+        except BaseException as error:  # a library of Rust panics with one that is no Exception
             log.critical(event("engine_thread_died", error=repr(error)), exc_info=error)
-        self._engine.close()
+        try:
+            self._engine.close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Nobody waits for the thread any more."""
         with self._lock:
             self._closed = self._closing = True
-        self._run_commands()  # those that came too late are told so
-        for reader in self._readers.values():
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
             _tell(reader.loop, reader.mailbox.fail, EngineDead("the engine was closed"))
+        self._run_commands()  # those that came too late are told so
 
     def _turn(self) -> None:
         """Commands, then a step."""
@@ -197,14 +204,18 @@ class AsyncEngine:
             self._deliver(self._engine.step())
 
     def _run_commands(self) -> None:
-        while self._inbox:
+        """Those that are here now; what they post themselves waits for a step."""
+        for _ in range(len(self._inbox)):
             self._inbox.popleft()()
 
     def _admit(self, request: Request, reader: _Reader) -> None:
         try:
+            if request.id not in self._readers and self._engine.knows(request.id):
+                self._post(lambda: self._admit(request, reader))  # its last owner hung up: a step tells its end
+                return
             self._engine.add(request)
-        except Exception as error:
-            _tell(reader.loop, reader.mailbox.fail, error)
+        except BaseException as error:  # its own alone
+            _tell(reader.loop, reader.mailbox.fail, _told(error))
         else:
             self._readers[request.id] = reader
 
@@ -221,6 +232,11 @@ class AsyncEngine:
                 del self._readers[chunk.request_id]
         for loop, letters in mail.items():
             _tell(loop, _put_all, letters)
+
+
+def _told(error: BaseException) -> Exception:
+    """As a client may hear it."""
+    return error if isinstance(error, Exception) else ArilError(f"the engine failed on it: {error!r}")
 
 
 def _put_all(letters: Iterable[tuple[Mailbox, Chunk]]) -> None:

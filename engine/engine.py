@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.errors import EngineDead, InvalidRequest
+from ..core.errors import Conflict, EngineDead, InvalidRequest
 from ..core.log import event, get_logger
 from ..core.metrics import histogram
 from ..lora.adapter import AdapterRef
@@ -83,8 +83,12 @@ class Engine:
         self._adapters.on_ready(callback)
 
     def add(self, request: Request) -> None:
-        """Take in a request with all of its choices. Raises InvalidRequest, Conflict or EngineDead."""
+        """Take in a request with all of its choices. Raises InvalidRequest, EngineDead, or Conflict before the end of
+        the last request with its id has been told.
+        """
         self._require_life()
+        if self.knows(request.id):
+            raise Conflict(f"a request with the id {request.id!r} has not ended yet", param="request_id")
         self._check(request)
         asked = request.params.structured_outputs
         grammar = None if asked is None else self.grammars.of(asked).result()
@@ -93,12 +97,16 @@ class Engine:
         try:
             request.params = self._spelled(self._seeded(request.params))
             self._scheduler.add(request)
-        except Exception:
+        except BaseException:
             self._leave(request)
             raise
         live = self._live[request.id] = _Live(request, clock_of(request), grammar)
         for index in range(request.params.n):
             live.choices[index] = self.text.detokenizer(request.params, request.prompt)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request with that id runs or waits, or its end is still to be told."""
+        return request_id in self._live
 
     def abort(self, request_id: str) -> None:
         """End a request and free what it holds; the next step tells its end. Unknown ids have ended already."""

@@ -1,26 +1,24 @@
 """The engine behind an event loop: streams merge, hang-ups free, leaving adapters wait for their last user."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import cast
 
 import pytest
-from aril.core.errors import EngineDead, InvalidAdapter, InvalidRequest, NotFound, Unavailable
+from aril.core.errors import EngineDead, InvalidAdapter, InvalidRequest, Unavailable
 from aril.engine.aio import AsyncEngine
-from aril.engine.engine import Engine
 from aril.engine.mailbox import Mailbox
 from aril.engine.params import SamplingParams
 from aril.engine.request import Chunk
 from aril.lora.adapter import AdapterRef
 from aril.lora.store import content_digest
 from builders.adapters import make_adapter
-from builders.engines import Told, ask, greedy, make_config, make_engine, run
+from builders.engines import Told, ask, greedy, make_engine, run
 from builders.hostile_grammars import HOSTILE
 from builders.models import make_model
-
-PROMPT = [5, 6, 7, 8]
+from builders.streams import PROMPT, read, served
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pirate(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, Path]:
     home = make_adapter(tmp_path_factory.mktemp("adapter") / "pirate", folder)
     return AdapterRef("pirate", 1, content_digest(home)), home
-
-
-@asynccontextmanager
-async def served(
-    folder: Path, places: dict[AdapterRef, Path] | None = None, **flags: object
-) -> AsyncIterator[AsyncEngine]:
-    """An AsyncEngine that knows where adapters lie, but has loaded none."""
-    homes = places or {}
-
-    def home(ref: AdapterRef) -> Path:
-        if ref not in homes:
-            raise NotFound(f"no adapter {ref.name!r}")
-        return homes[ref]
-
-    engine = AsyncEngine(Engine(make_config(folder, **flags), adapter_folder=home))
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def read(engine: AsyncEngine, id_: str, params: SamplingParams, adapter: AdapterRef | None = None) -> Told:
-    told = Told()
-    async for chunk in engine.generate(id_, PROMPT, params, adapter=adapter):
-        told.take(chunk)
-    return told
 
 
 async def until_idle(engine: AsyncEngine) -> None:
@@ -222,6 +194,18 @@ def test_closing_ends_what_runs_and_refuses_what_comes(folder):
         return seen
 
     assert asyncio.run(close()) == [EngineDead, EngineDead]
+
+
+def test_an_id_may_be_used_again_as_soon_as_its_reader_has_hung_up(folder):
+    async def again() -> list[int]:
+        async with served(folder) as engine:
+            for _ in range(20):
+                first = cast(AsyncGenerator[Chunk, None], engine.generate("a", PROMPT, greedy(400)))
+                await anext(first)
+                await first.aclose()
+            return (await read(engine, "a", greedy(4))).token_ids
+
+    assert len(asyncio.run(again())) == 4
 
 
 def held(**outputs: object) -> SamplingParams:

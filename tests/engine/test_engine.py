@@ -220,6 +220,17 @@ def test_a_step_that_fails_ends_every_request_and_the_engine(folder, prompts):
         engine.add(Request("late", [1], greedy()))
 
 
+def test_an_id_is_free_again_when_its_end_has_been_told(engine):
+    engine.add(Request("again", [5, 6], greedy(24)))
+    engine.step()
+    engine.abort("again")
+    with pytest.raises(Conflict):
+        engine.add(Request("again", [5, 6], greedy(2)))
+    assert drain(engine)["again", 0].finish_reason == "abort"
+    engine.add(Request("again", [5, 6], greedy(2)))
+    assert drain(engine)["again", 0].finish_reason == "length"
+
+
 def test_what_does_not_fit_is_refused_with_bytes_and_flag(folder):
     with pytest.raises(
         DoesNotFit, match=r"512 tokens takes 384 KiB .* raise --kv-cache-memory, .*--max-model-len to 32"
