@@ -1,13 +1,17 @@
-"""Small pieces of asyncio: waiting for news, tasks in the background, waiting without cancelling."""
+"""Small pieces of asyncio: waiting for news and for work, tasks in the background, waiting without cancelling."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from ..core.errors import ArilError
 from ..core.log import event, get_logger
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -63,3 +67,33 @@ async def all_of(tasks: Iterable[asyncio.Task[None]]) -> None:
         await asyncio.wait(waiting)
     for task in waiting:
         task.result()
+
+
+async def found_or_woken(
+    looking: Coroutine[Any, Any, T | None], woken: asyncio.Event, *, seconds: float, who: str
+) -> T | None:
+    """What `looking` finds; None after `seconds` without anything, or as soon as it is `woken`.
+
+    Whatever goes wrong is logged as `who`'s, and is nothing found: the next look comes.
+    """
+    try:
+        if (found := await looking) is not None:
+            return found
+    except Exception as error:
+        told = None if isinstance(error, ArilError) else error
+        log.error(event(f"{who}_cannot_look", error=error, again_in=f"{seconds:g}s"), exc_info=told)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(woken.wait(), seconds)
+    return None
+
+
+async def first_of(*work: Coroutine[Any, Any, T]) -> T:
+    """What the first to end returns or raises, of several at once the one named first; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

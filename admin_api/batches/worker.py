@@ -23,7 +23,7 @@ from ...core.log import event, get_logger
 from ...core.metrics import counter, gauge
 from ..db import Database
 from ..tables import Batch, BatchState, now
-from ..tasks import News, Tasks
+from ..tasks import News, Tasks, first_of, found_or_woken
 from . import files, rows
 from .asking import Asker
 from .reading import check, raw_lines
@@ -107,16 +107,8 @@ class Worker:
     async def _look(self) -> Batch | None:
         """The next batch that waits, claimed; None after a while without one."""
         woken = self._news.next(WAKE)
-        try:
-            found = await self._database.run(lambda session: rows.claim(session, self._server))
-            if found is not None:
-                return found
-        except Exception as error:  # whatever it is, the next look comes
-            told = None if isinstance(error, ArilError) else error
-            log.error(event("batches_cannot_look", error=error, again_in=f"{LOOK_SECONDS:g}s"), exc_info=told)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(woken.wait(), LOOK_SECONDS)
-        return None
+        looking = self._database.run(lambda session: rows.claim(session, self._server))
+        return await found_or_woken(looking, woken, seconds=LOOK_SECONDS, who="batches")
 
     async def _handle(self, held: Held) -> None:
         RUNNING.inc()
@@ -138,17 +130,8 @@ class Worker:
 
     async def _unless_cancelled(self, held: Held) -> Batch:
         """The batch at its end, while the lease is renewed. Raises Conflict when it was lost."""
-        working = asyncio.ensure_future(self._run(held))
-        watching = asyncio.ensure_future(self._watch(held))
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            watching.result()
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
+        if (ended := await first_of(self._run(held), self._watch(held))) is not None:
+            return ended
         return await self._database.run(lambda session: rows.end(session, held, BatchState.CANCELLED))
 
     async def _watch(self, held: Held) -> None:

@@ -27,7 +27,7 @@ from .. import repo
 from ..db import Database
 from ..server_id import new_server_id
 from ..tables import Revision, State
-from ..tasks import Tasks
+from ..tasks import Tasks, first_of, found_or_woken
 from .asking import Asker
 from .elsewhere import warn_of_other_bases
 from .files import check_files
@@ -106,16 +106,12 @@ class Gate:
     async def _next(self) -> Revision:
         """The next revision that waits, claimed."""
         while True:
-            self._service.uploads.clear()
-            try:
-                found = await self._database.run(lambda session: repo.claim(session, self._server))
-                if found is not None:
-                    return found
-            except Exception as error:  # whatever it is, the next look comes
-                told = None if isinstance(error, ArilError) else error
-                log.error(event("gate_cannot_look", error=error, again_in=f"{self._look_seconds:g}s"), exc_info=told)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._service.uploads.wait(), self._look_seconds)
+            woken = self._service.uploads
+            woken.clear()
+            looking = self._database.run(lambda session: repo.claim(session, self._server))
+            found = await found_or_woken(looking, woken, seconds=self._look_seconds, who="gate")
+            if found is not None:
+                return found
 
     async def _handle(self, revision: Revision) -> None:
         try:
@@ -132,14 +128,7 @@ class Gate:
 
     async def _held(self, revision: Revision) -> Settle:
         """What the checks come to, while the lease is renewed. Raises Conflict when it was lost."""
-        checking = asyncio.ensure_future(self._judged(revision))
-        renewing = asyncio.ensure_future(self._renew(revision))
-        try:
-            done, _ = await asyncio.wait({checking, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            return (renewing if renewing in done else checking).result()
-        finally:
-            for task in (checking, renewing):
-                task.cancel()
+        return await first_of(self._renew(revision), self._judged(revision))
 
     async def _renew(self, revision: Revision) -> Settle:
         while True:
