@@ -117,7 +117,7 @@ class Sampler:
         if ruled:
             apply_rules(logits, [(at, voices[at].rules) for at in ruled])
             best = greatest(logits)
-            stuck = {at: _no_token_left(voices[at].params) for at in _flattened(logits, best.values)}
+            stuck = {at: _no_token_left(voices[at]) for at in _flattened(logits, best.values)}
             errors = {**stuck, **_lost(voices), **errors}
         tokens = best.places
         drawn = [at for at, voice in enumerate(voices) if not voice.params.greedy]
@@ -168,8 +168,9 @@ def token_logprobs(raw: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[T
     return [TokenLogprobs(*column) for column in columns]
 
 
-def _no_token_left(params: SamplingParams) -> ArilError:
-    if params.structured_outputs is not None:
+def _no_token_left(voice: _Voice) -> ArilError:
+    params, constraint = voice.params, voice.rules.constraint
+    if params.structured_outputs is not None and constraint is not None and constraint.bits() is not None:
         return params.structured_outputs.refused("no token that goes on or ends the text is left by the other fields")
     limits = (
         ("allowed_token_ids", params.allowed_token_ids is not None),

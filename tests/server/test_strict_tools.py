@@ -132,6 +132,12 @@ def test_beams_and_strict_tools_do_not_go_together(url: str) -> None:
     assert "Part(" not in answer.text
 
 
+def test_where_words_find_no_token_the_field_that_left_none_is_named(url: str) -> None:
+    end = choice(url, "words")["token_ids"][-1]
+    answer = ask(url, "words", allowed_token_ids=[end], min_tokens=3)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "allowed_token_ids"), answer.text
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_with_a_mark_is_held(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     held = REGISTRY[name].held
