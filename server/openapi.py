@@ -146,6 +146,7 @@ def _errors(path: str, method: str, operation: Operation) -> Iterator[int]:
         yield HTTPStatus.FORBIDDEN
         yield HTTPStatus.NOT_FOUND
     if has_body:
+        yield HTTPStatus.REQUEST_TIMEOUT
         yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         yield HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if path.startswith(("/admin/", *KEPT)) and method != "get":
