@@ -66,7 +66,7 @@ class HttpServer(uvicorn.Server):
         self.config.http_protocol_class = cast(Any, partial(Protocol, head_seconds=config.timeout_head))
         self._flights = flights
         self._background = background
-        self._drain_seconds: float | None = config.drain_timeout
+        self._drain_seconds = config.drain_timeout
         self._deadline: float | None = None  # of what runs; by the loop's clock, once the end has begun
         self._hurry = asyncio.Event()
 
@@ -97,8 +97,7 @@ class HttpServer(uvicorn.Server):
             return
         self._flights.close()
         self.should_exit = True
-        if self._drain_seconds is not None:
-            self._deadline = asyncio.get_running_loop().time() + self._drain_seconds
+        self._deadline = asyncio.get_running_loop().time() + self._drain_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._shut_the_door(sockets or ())

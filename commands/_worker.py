@@ -54,13 +54,13 @@ class _Outer(HttpServer):
     def __init__(self, app: ASGIApp, flights: Flights, config: ServerConfig, link: Link) -> None:
         super().__init__(app, flights, config, tls_of(config))
         self._link = link
-        self._drain_seconds = None
         self._last_order: wire.Order | None = None
 
     def obey(self, order: wire.Order) -> None:
         """What the process with the engine wants."""
         if not self.should_exit:
             self.handle_exit(signal.SIGTERM, None)
+            self._deadline = None
         self._last_order = order
         if isinstance(order, wire.Quit):
             self._hurry.set()
