@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from ..core.body import parse_exact
 from ..core.errors import TooLarge
 
 MAX_BYTES = 1 << 20
+LARGE = 1 << 15  # bytes that take some milliseconds to read; more are read beside the event loop
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -24,6 +26,8 @@ def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:
             raw += part
             if len(raw) > MAX_BYTES:
                 raise TooLarge(f"the body is over {MAX_BYTES} bytes")
-        return parse_exact(schema, bytes(raw))
+        if len(raw) <= LARGE:
+            return parse_exact(schema, bytes(raw))
+        return await asyncio.to_thread(parse_exact, schema, bytes(raw))
 
     return read

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from .answering import Answer
 from .errors import InvalidRequest
+from .weight import check_weight
 
 FIELDS = ("custom_id", "method", "url", "body")
 LONGEST_ID = 512  # characters of a custom_id
@@ -159,6 +160,10 @@ def _read(body: bytes) -> Any:
 
 
 def _object(raw: bytes, number: int) -> dict[str, Any]:
+    try:
+        check_weight(raw)
+    except InvalidRequest as error:
+        raise BadLine(number, error.message, code=error.code) from None
     try:
         said = from_json(raw, allow_inf_nan=False)
     except ValueError as error:

@@ -56,12 +56,13 @@ class Asker:
         while True:
             await self._calm()
             async with self._room:
-                answer = await self._answerer.answer(self._caller(), line.url, line.asked())
+                asked = await asyncio.to_thread(line.asked)
+                answer = await self._answerer.answer(self._caller(), line.url, asked)
             tries += 1
             if not answer.is_not_now or (tries >= TRIES_FOR_A_MODEL and answer.error.get("param") == "model"):
                 break
             self._rest(answer, tries)
-        await self._keep(Reply.of(line, answer))
+        await self._keep(await asyncio.to_thread(Reply.of, line, answer))
 
     def _rest(self, answer: Answer, tries: int) -> None:
         """Nobody asks for a while; raises EngineDead where nobody needs to ask again."""

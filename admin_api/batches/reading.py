@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from typing import TypeVar
 
 from ...core.batch_lines import BadLine, Checked
 from ..db import Database
@@ -12,6 +14,9 @@ from . import files
 MOST_LINES = 50_000
 MOST_ERRORS = 100  # that are listed
 LONGEST_LINE = 20 << 20  # bytes: more than the body of any request
+
+T = TypeVar("T")
+LARGE = 1 << 15  # bytes that take some milliseconds to read
 
 Raw = tuple[int, bytes]  # number from 1, and the line
 
@@ -32,12 +37,17 @@ async def raw_lines(database: Database, file_id: str) -> AsyncGenerator[Raw, Non
         yield number + 1, rest
 
 
+async def read(raw: bytes, look: Callable[[], T]) -> T:
+    """What `look` makes of a line; here, or beside the event loop where it is long."""
+    return look() if len(raw) <= LARGE else await asyncio.to_thread(look)
+
+
 async def check(lines: AsyncGenerator[Raw, None], url: str) -> Checked:
     """Look at every line, up to the hundredth fault."""
     found = Checked()
     try:
         async for number, raw in lines:
-            found.look(raw, number, [url])
+            await read(raw, partial(found.look, raw, number, [url]))
             if found.total > MOST_LINES:
                 raise BadLine(number, f"a batch has at most {MOST_LINES} lines", code="too_many_lines")
             if len(found.errors) >= MOST_ERRORS:

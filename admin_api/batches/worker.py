@@ -26,7 +26,7 @@ from ..tables import Batch, BatchState, now
 from ..tasks import News, Tasks, first_of, found_or_woken
 from . import files, rows
 from .asking import Asker
-from .reading import check, raw_lines
+from .reading import check, raw_lines, read
 from .rows import Held
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class Worker:
         async with aclosing(raw_lines(self._database, batch.input_file_id)) as lines:
             async for number, raw in lines:
                 if number not in done:
-                    yield Line.of(raw, number, [batch.endpoint])
+                    yield await read(raw, partial(Line.of, raw, number, [batch.endpoint]))
 
     async def _expire(self, held: Held) -> Batch | None:
         """The batch at its end, where every line without an answer has been told that its time is up; None where there
