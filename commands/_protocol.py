@@ -81,6 +81,9 @@ class Protocol(H11Protocol):
         self._refuse(status, CODES.get(status, "invalid_http"), told)
 
     def _refuse(self, status: HTTPStatus, code: str, told: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer: only its body is wrong
+            self.transport.close()
+            return
         body = json.dumps(shape(told, status=status, code=code)).encode()
         headers = {
             "content-type": "application/json",

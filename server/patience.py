@@ -10,10 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..core.errors import TooSlow
 
 LEAST = 32 << 10  # bytes that must come in the seconds that a body is waited for: 550 each, where there are 60
+LENGTHS = {b"content-length", b"transfer-encoding"}  # the second holds
 
 
 class Patience:
-    """ASGI middleware: who reads a body whose bytes do not come gets TooSlow, and its connection is closed."""
+    """ASGI middleware: who reads a body whose bytes do not come gets TooSlow, and its connection is closed. So is one
+    whose request tells the length of its body in two ways."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
@@ -24,9 +26,11 @@ class Patience:
             await self._app(scope, receive, send)
             return
         body = _Body(receive, self._seconds)
+        names = {name for name, _ in scope["headers"]}
+        is_ambiguous = names >= LENGTHS  # a proxy may have read another length: what follows is not to be trusted
 
         async def parting(message: Message) -> None:
-            if message["type"] == "http.response.start" and body.is_late:
+            if message["type"] == "http.response.start" and (body.is_late or is_ambiguous):
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 

@@ -39,7 +39,7 @@ def create_worker_app(link: Link, hello: wire.Hello, manners: Manners, forward: 
     errors.install(app)
     manners.teach(app)
     include_inference(app)
-    other: ASGIApp = Parting(forward, manners.flights)
+    other: ASGIApp = Parting(errors.Crashes(forward), manners.flights)
     return Split(app, other if manners.body_seconds is None else Patience(other, manners.body_seconds))
 
 

@@ -105,12 +105,15 @@ def _request(scope: Scope, body: _Body) -> httpx.Request:
     if scope.get("client"):
         headers.append((b"x-forwarded-for", scope["client"][0].encode()))
     headers.append((b"x-forwarded-proto", scope["scheme"].encode()))
-    url = httpx.URL(scheme="http", host="aril", raw_path=target)
     length = next((value for name, value in headers if name == b"content-length"), None)
     has_body = length not in (None, b"0") or is_chunked
     if not has_body:
         body.whole.set()
-    return httpx.Request(scope["method"], url, headers=headers, content=body.parts() if has_body else None)
+    content = body.parts() if has_body else None
+    # As a URL, httpx would resolve the target's dots and have none that is long; as a method, write it in capitals.
+    request = httpx.Request(scope["method"], "http://aril", headers=headers, content=content)
+    request.method, request.extensions = scope["method"], {"target": target}
+    return request
 
 
 def _path(scope: Scope) -> bytes:

@@ -1,4 +1,5 @@
-"""Clients that send heads and bodies slowly, or not at all: none keeps a connection for nothing, whoever answers."""
+"""Clients that send heads and bodies slowly, oddly, or not at all: none keeps a connection for nothing, and what they
+send means the same, whichever process answers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import repeat
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -101,6 +103,40 @@ def test_a_body_that_nobody_reads_keeps_no_connection(server: Running) -> None:
             if select.select([connection], [], [], PAUSE)[0] and not connection.recv(1 << 16):
                 break
             connection.sendall(part)
+
+
+def test_a_body_whose_length_is_told_twice_is_the_last_on_its_connection(server: Running) -> None:
+    for path in ("/v1/completions", "/v1/responses"):
+        lines = head(path, 4, last=False).rstrip() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+        answers = told(server, lines + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY) + head("/version", 0))
+        assert answers.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in answers.lower()
+
+
+def test_chunks_that_are_none_after_the_answer_close_the_connection(server: Running) -> None:
+    begun = b"Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    with connected(server) as connection:
+        connection.sendall(START + KEY + begun)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 415 ")
+        connection.sendall(b"none\r\n")
+        assert b"HTTP/1.1" not in rest_of(connection)
+    assert "Traceback" not in Path(f"/proc/{server.pid}/fd/2").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("GET /version?a#b", 200),
+        ("GET /version#b", 404),
+        ("GET /version?" + "a" * 70_000, 200),
+        ("GET /v1/responses/" + "a" * 70_000, 404),
+        ("GET /v1/../version", 404),
+        ("get /version", 405),
+    ],
+)
+def test_a_target_is_handed_on_to_the_letter(server: Running, line: str, status: int) -> None:
+    lines = b"%s HTTP/1.1\r\nHost: a\r\n%sConnection: close\r\n\r\n" % (line.encode(), KEY)
+    assert told(server, lines).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_a_connection_without_a_word_is_not_kept(server: Running) -> None:
