@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..core.errors import TooSlow
 from ..core.http_status import shape
 from ..server.request_ids import REQUEST_ID
+from ._lingering import Lingering
 
 CODES = {HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large"}
 
@@ -29,7 +30,7 @@ class Protocol(H11Protocol):
         self._clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as theirs
-        super().connection_made(transport)
+        super().connection_made(Lingering(transport, self._is_owed_more))  # type: ignore[arg-type]  # it is as good as one
         self._mind()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -37,6 +38,8 @@ class Protocol(H11Protocol):
         self._stop_clock()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         self._mind()
 
@@ -57,6 +60,11 @@ class Protocol(H11Protocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def _is_owed_more(self) -> bool:
+        """Whether the client may still send, although it has its answer."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return is_answered and self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:

@@ -105,6 +105,19 @@ def test_a_body_that_nobody_reads_keeps_no_connection(server: Running) -> None:
             connection.sendall(part)
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (START + b"Content-Type: text/plain\r\nConnection: close\r\nContent-Length: 16000000\r\n\r\n", 415),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nx-large: ", 431),
+    ],
+)
+def test_who_sends_all_before_it_reads_hears_what_it_was_told(server: Running, lines: bytes, status: int) -> None:
+    with connected(server) as connection:
+        connection.sendall(lines + b"x" * 16_000_000)
+        assert rest_of(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
 def test_a_body_whose_length_is_told_twice_is_the_last_on_its_connection(server: Running) -> None:
     for path in ("/v1/completions", "/v1/responses"):
         lines = head(path, 4, last=False).rstrip() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
