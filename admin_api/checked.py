@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..lora.store import Staged
+from ..core.cards import front_matter
+from ..lora.store import CARD, Staged
 from ..lora.validate import AdapterSummary, TargetSpec, inspect
 from .repo import Facts
 
@@ -16,6 +17,7 @@ class Survey:
     summary: AdapterSummary
     size: int
     notes: tuple[str, ...]
+    licence: str | None
 
     def with_digest(self, digest: str) -> Facts:
         """All that a row of the registry says about the files."""
@@ -26,6 +28,7 @@ class Survey:
             target_modules=self.summary.target_modules,
             config=self.summary.config,
             notes=self.notes,
+            licence=self.licence,
         )
 
 
@@ -33,4 +36,5 @@ def survey_of(staged: Staged, targets: TargetSpec) -> Survey:
     """Look at what was staged; raises InvalidAdapter with everything that is wrong."""
     summary = inspect(staged.folder, targets)
     size = sum(file.stat().st_size for file in staged.folder.iterdir())
-    return Survey(summary, size, (*staged.notes, *summary.notes))
+    licence = ", ".join(front_matter(staged.folder / CARD).get("license", []))[:200] or None
+    return Survey(summary, size, (*staged.notes, *summary.notes), licence)

@@ -19,6 +19,7 @@ from .strangers import FIRST_BYTES, no_lora, what_is
 
 T = TypeVar("T")
 CONFIG_FILE = "adapter_config.json"
+BASE_FIELD = "base_model_name_or_path"  # of it: what the adapter was trained on
 WEIGHTS_FILE = "adapter_model.safetensors"
 ALL_LINEAR = "all-linear"
 # PEFT's defaults for absent fields
@@ -65,7 +66,7 @@ class AdapterConfig:
             layers_pattern=fields.regexes("layers_pattern"),
             rank_pattern=fields.pattern("rank_pattern", Fields.rank, DEFAULT_RANK),
             alpha_pattern=fields.pattern("alpha_pattern", Fields.number, DEFAULT_ALPHA),
-            base=fields.text("base_model_name_or_path"),
+            base=fields.text(BASE_FIELD),
             document=document,
         )
         if isinstance(config.targets, str) and (config.layers or config.layers_pattern):

@@ -36,7 +36,8 @@ from .parts import PartFolder, Parts
 from .staging import Staging, sync
 from .strangers import instead_of_weights
 
-KEPT = (CONFIG_FILE, WEIGHTS_FILE, "README.md")
+CARD = "README.md"
+KEPT = (CONFIG_FILE, WEIGHTS_FILE, CARD)
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]+")
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY)

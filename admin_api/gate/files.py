@@ -1,40 +1,51 @@
-"""The checks that need the files alone: structure, base, numbers, room, licence. Blocking; for a worker thread."""
+"""The checks that need no engine: structure, base, numbers, room, licence. Blocking; for a worker thread.
+
+Bytes are kept once, whoever has uploaded them: what an uploader claims of them comes with the revision, never from the
+configuration or the card that the store has from the first.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.cards import front_matter
 from ...lora.fingerprint import contradiction
 from ...lora.image import size_of
 from ...lora.magnitudes import measure
+from ...lora.store import CARD
 from ...lora.validate import CheckedAdapter, TargetSpec, open_adapter
 from .report import Report
 
-CARD = "README.md"
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What an uploader says of the bytes."""
+
+    base: str | None = None  # that they were trained on
+    licence: str | None = None
+    forced: bool = False  # in spite of the base
 
 
-def check_files(report: Report, folder: Path, targets: TargetSpec, *, forced: bool, adapter_memory: int) -> None:
-    """Add what the files tell to the report; `adapter_memory` is what all adapters of the engine have together."""
+def check_files(report: Report, folder: Path, targets: TargetSpec, claims: Claims, *, adapter_memory: int) -> None:
+    """Add what is found to the report; `adapter_memory` is what all adapters of the engine have together."""
     with report.check("structure") as check, open_adapter(folder, targets) as adapter:
         check.problems += adapter.problems
         check.numbers |= {"modules": len(adapter.pairs), "tensors": len(list(adapter.file.keys()))}
     if report.problems:
         return
     with open_adapter(folder, targets) as adapter:
-        _check_base(report, adapter, forced)
+        _check_base(report, targets, claims)
         _check_numbers(report, adapter)
         _check_room(report, adapter, adapter_memory)
-    _check_licence(report, folder)
+    _tell_licence(report, claims)
 
 
-def _check_base(report: Report, adapter: CheckedAdapter, forced: bool) -> None:
-    said = adapter.config.base
+def _check_base(report: Report, targets: TargetSpec, claims: Claims) -> None:
     with report.check("base") as check:
-        check.numbers |= {"trained_on": said, "served_on": adapter.targets.base.name}
-        other = contradiction(said, adapter.targets.base)
+        check.numbers |= {"trained_on": claims.base, "served_on": targets.base.name}
+        other = contradiction(claims.base, targets.base)
         if other is not None:
-            (check.notes if forced else check.problems).append(f"forced: {other}" if forced else other)
+            (check.notes if claims.forced else check.problems).append(f"forced: {other}" if claims.forced else other)
 
 
 def _check_numbers(report: Report, adapter: CheckedAdapter) -> None:
@@ -60,7 +71,6 @@ def _check_room(report: Report, adapter: CheckedAdapter, adapter_memory: int) ->
             )
 
 
-def _check_licence(report: Report, folder: Path) -> None:
+def _tell_licence(report: Report, claims: Claims) -> None:
     with report.check("licence") as check:
-        stated = front_matter(folder / CARD).get("license", [])
-        check.numbers |= {"licence": ", ".join(stated)[:200] or None, "stated_in": CARD if stated else None}
+        check.numbers |= {"licence": claims.licence, "stated_in": CARD if claims.licence else None}

@@ -20,6 +20,7 @@ from ...core.log import event, get_logger
 from ...core.metrics import ADAPTERS, adapter_counter, histogram
 from ...engine.client import EngineClient
 from ...lora.adapter import AdapterRef
+from ...lora.config import BASE_FIELD
 from ...lora.fingerprint import difference
 from ...lora.store import AdapterStore
 from ...lora.validate import TargetSpec
@@ -30,7 +31,7 @@ from ..tables import Revision, State
 from ..tasks import Tasks, first_of, found_or_woken
 from .asking import Asker
 from .elsewhere import warn_of_other_bases
-from .files import check_files
+from .files import Claims, check_files
 from .golden import run_golden
 from .report import Report
 from .smoke import Smoke
@@ -150,9 +151,9 @@ class Gate:
     async def _check(self, revision: Revision, report: Report) -> None:
         folder = await asyncio.to_thread(self._store.path, revision.digest)
         memory = self._engine.status().adapter_bytes_total
-        await asyncio.to_thread(
-            lambda: check_files(report, folder, self._targets, forced=revision.forced, adapter_memory=memory)
-        )
+        said = revision.config.get(BASE_FIELD)
+        claims = Claims(str(said) if said else None, revision.licence, revision.forced)
+        await asyncio.to_thread(check_files, report, folder, self._targets, claims, adapter_memory=memory)
         if not report.problems:
             await self._try_out(revision, report)
 

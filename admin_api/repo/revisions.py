@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from ...core.callers import Caller
 from ...core.errors import Conflict, Forbidden, NotFound
+from ...lora.config import BASE_FIELD
 from ..holdings import GONE, check_adapters
 from ..tables import DEFAULT_ALIAS, Adapter, Revision, State, now
 from .adapters import adapter, find, note
@@ -30,6 +31,11 @@ class Facts:
     target_modules: Sequence[str]
     config: Mapping[str, object]
     notes: Sequence[str]  # remarks for a person
+    licence: str | None = None  # that the card states
+
+    def is_of(self, revision: Revision) -> bool:
+        """Whether `revision` has these bytes and was trained on the same base, as far as they say."""
+        return self.digest == revision.digest and self.config.get(BASE_FIELD) == revision.config.get(BASE_FIELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +57,15 @@ class Particulars:
 def record(
     session: Session, caller: Caller, name: str, facts: Facts, said: Particulars, *, most: int = MOST
 ) -> Revision:
-    """The revision of `name` with these bytes, which must be durable: a new one, or the newest if that has them.
+    """The revision of `name` with these bytes, which must be durable: a new one, or the newest if that has them and
+    names the same base.
 
     Of more than `most` the oldest without bytes are forgotten; raises Conflict where there are none of these."""
     owner = find(session, caller, name, lock=True) or _new(session, caller, name)
     if said.description is not None:
         owner.description = said.description
     newest = owner.revisions[-1] if owner.revisions else None
-    if newest is not None and newest.digest == facts.digest:
+    if newest is not None and facts.is_of(newest):
         return _again(session, caller, newest, said)
     _make_room(session, caller, owner, most)
     revision = Revision(
@@ -69,6 +76,7 @@ def record(
         target_modules=list(facts.target_modules),
         notes=list(facts.notes),
         config=dict(facts.config),
+        licence=facts.licence,
         author=caller.name,
         source=said.source,
         state=State.UPLOADED,

@@ -80,6 +80,7 @@ class Revision(Base):
     target_modules: Mapped[list[str]] = mapped_column(JSON)
     notes: Mapped[list[str]] = mapped_column(JSON)  # what a person may want to know about these bytes
     config: Mapped[dict[str, Any]] = mapped_column(JSON)  # adapter_config.json as uploaded
+    licence: Mapped[str | None] = mapped_column(String(200))  # as the uploaded card states it
     author: Mapped[str] = mapped_column(String(NAME_LENGTH), default="")  # who uploaded it, as the audit names them
     note: Mapped[str] = mapped_column(Text, default="")  # the uploader's own words
     tags: Mapped[list[str]] = mapped_column(JSON, default=list)

@@ -16,7 +16,7 @@ import torch
 from aril.admin_api.gate import golden as golden_module
 from aril.admin_api.gate import golden_of
 from aril.admin_api.gate.asking import Asker
-from aril.admin_api.gate.files import check_files
+from aril.admin_api.gate.files import Claims, check_files
 from aril.admin_api.gate.golden import run_golden
 from aril.admin_api.gate.report import MAX_PROBLEMS, Check, Report
 from aril.admin_api.gate.smoke import Smoke
@@ -34,6 +34,7 @@ from builders.registry import alive
 from safetensors.torch import load_file, save_file
 
 Tensors = dict[str, torch.Tensor]
+NOTHING_CLAIMED = Claims()
 ROOMY = 1 << 30
 
 
@@ -64,10 +65,12 @@ def edit_config(folder: Path, **fields: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def checked(folder: Path, targets: TargetSpec, *, forced: bool = False, memory: int = ROOMY) -> dict[str, Any]:
+def checked(
+    folder: Path, targets: TargetSpec, claims: Claims = NOTHING_CLAIMED, *, memory: int = ROOMY
+) -> dict[str, Any]:
     """The report of the files."""
     report = Report()
-    check_files(report, folder, targets, forced=forced, adapter_memory=memory)
+    check_files(report, folder, targets, claims, adapter_memory=memory)
     return report.said(targets.base.said(), attempts=1)
 
 
@@ -80,8 +83,7 @@ def numbers(said: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_sound_files_pass_and_tell_what_they_are(folder: Path, targets: TargetSpec) -> None:
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    said = checked(folder, targets)
+    said = checked(folder, targets, Claims(licence="apache-2.0"))
     assert said["problems"] == []
     assert set(outcomes(said).values()) == {"passed", "skipped"}
     assert numbers(said, "structure")["modules"] == 4
@@ -125,11 +127,11 @@ def test_modules_of_zeros_beside_others_are_counted(folder: Path, targets: Targe
 
 
 def test_an_adapter_of_another_base_is_refused_unless_it_is_forced(folder: Path, targets: TargetSpec) -> None:
-    edit_config(folder, base_model_name_or_path="meta-llama/Llama-3.2-1B")
+    claims = Claims(base="meta-llama/Llama-3.2-1B")
     named = replace(targets, base=Fingerprint("tiny", ("HuggingFaceTB/SmolLM2-135M",)))
-    (told,) = checked(folder, named)["problems"]
+    (told,) = checked(folder, named, claims)["problems"]
     assert [name in told for name in ("meta-llama/Llama-3.2-1B", "HuggingFaceTB/SmolLM2-135M", "force")] == [True] * 3
-    forced = checked(folder, named, forced=True)
+    forced = checked(folder, named, replace(claims, forced=True))
     assert (forced["problems"], forced["notes"]) == ([], [f"forced: {told}"])
 
 
