@@ -19,9 +19,10 @@ from .delta import AdaptableLinear
 from .fingerprint import Fingerprint, contradiction, remark
 from .header import header_problem
 from .strangers import instead_of_weights
-from .weights import OUTER, Pair, PairNames, TensorFile, check_shapes, pair_up, read_pair
+from .weights import OUTER, Pair, PairNames, TensorFile, check_shapes, pair_up, rank_of, read_pair
 
 HEADS = ("lm_head", "embed_tokens")
+MAX_SHAPES = 6  # tensors of a wrong shape that are told one by one: a wrong base or rank has them all wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,30 @@ def _checked_pairs(
     wrong: dict[str, list[str]] = {}
     for path, names in pairs.items():
         wrong[path] = check_shapes(file, names, targets.modules[path], config.rank(names.trained_at))
-        problems += wrong[path]
+    problems += _other_ranks(file, config, [pairs[path] for path in pairs if wrong[path]])
+    problems += _bounded([reason for reasons in wrong.values() for reason in reasons])
     return {path: names for path, names in pairs.items() if not wrong[path]}
+
+
+def _other_ranks(file: TensorFile, config: AdapterConfig, pairs: list[PairNames]) -> list[str]:
+    """Where the configuration is wrong about the rank, by what it says and what the file has: once for all modules."""
+    modules: dict[tuple[int, int], list[str]] = {}
+    for names in pairs:
+        said, found = config.rank(names.trained_at), rank_of(file, names)
+        if found is not None and found != said:
+            modules.setdefault((said, found), []).append(names.trained_at)
+    return [
+        f"{CONFIG_FILE} says r={said}, the file has rank {found}: {many[0]}"
+        + (f" and {len(many) - 1} more modules" if len(many) > 1 else "")
+        for (said, found), many in modules.items()
+    ]
+
+
+def _bounded(reasons: list[str]) -> list[str]:
+    """The first of many reasons that are much alike, and how many there are more."""
+    if len(reasons) <= MAX_SHAPES:
+        return reasons
+    return [*reasons[:MAX_SHAPES], f"{len(reasons) - MAX_SHAPES} more tensors have a wrong shape or dtype"]
 
 
 def _against_config(pairs: dict[str, PairNames], config: AdapterConfig, targets: TargetSpec) -> list[str]:

@@ -93,6 +93,12 @@ def check_shapes(file: TensorFile, pair: PairNames, shape: tuple[int, int], rank
     return [reason for name, want in expected.items() if (reason := _mismatch(file.get_slice(name), name, want))]
 
 
+def rank_of(file: TensorFile, pair: PairNames) -> int | None:
+    """The rank that both halves of a pair have; None where they have none in common."""
+    a, b = (list(file.get_slice(name).get_shape()) for name in (pair.a, pair.b))
+    return a[0] if len(a) == len(b) == 2 and a[0] == b[1] else None
+
+
 def read_pair(file: TensorFile, pair: PairNames, scale: float, dtype: torch.dtype, problems: list[str]) -> Pair:
     """The pair in the serving dtype, the scale folded into b in float32; numbers that are not finite are problems."""
     a = file.get_tensor(pair.a)  # [rank, in]

@@ -120,7 +120,19 @@ def test_faults_of_config_names_shapes_and_numbers_are_listed_together(folder: P
 
 def test_a_rank_that_contradicts_the_config_is_refused(folder: Path, targets: TargetSpec) -> None:
     edit_config(folder, r=16)
-    assert len(problems_of(folder, targets)) == 12  # both halves of six modules
+    first, *shapes, rest = problems_of(folder, targets)
+    assert first.startswith("adapter_config.json says r=16, the file has rank 4: ")
+    assert first.endswith("self_attn.q_proj and 5 more modules")
+    assert ["shape [" in each for each in shapes] == [True] * 6
+    assert rest == "6 more tensors have a wrong shape or dtype"  # of both halves of six modules
+
+
+def test_a_rank_that_the_config_has_wrong_for_one_module_is_told_of_it_alone(folder: Path, targets: TargetSpec) -> None:
+    edit_config(folder, rank_pattern={"layers.1.self_attn.v_proj": 2})
+    first, *shapes = problems_of(folder, targets)
+    assert first.startswith("adapter_config.json says r=2, the file has rank 4: ")
+    assert first.endswith("layers.1.self_attn.v_proj")
+    assert len(shapes) == 2
 
 
 @pytest.mark.parametrize("head", ["lm_head", "embed_tokens"])
