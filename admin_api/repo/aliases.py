@@ -55,7 +55,7 @@ def rollback(
     found = _there(owner, alias_name)
     _check(match, found)
     if not found.history:
-        raise Conflict(f"{name}@{alias_name} has not been moved; there is nothing to go back to", param="alias")
+        raise Conflict(f"no earlier move of {name}@{alias_name} is left to take back", param="alias")
     for number in found.history[-1]:
         chosen(owner, int(number))
     return go_back(session, caller, owner, found, why)

@@ -100,7 +100,9 @@ async def test_rollback_goes_back_move_by_move(place: Place, folders: list[Path]
             await registry.http.put(PROD, json=move)
         back = [(await registry.http.post(f"{PROD}/rollback")).json()["weights"] for _ in range(2)]
         assert back == [{"1": 95, "2": 5}, {"1": 100}]
-        assert refused(await registry.http.post(f"{PROD}/rollback")) == (409, "conflict", "alias")
+        further = await registry.http.post(f"{PROD}/rollback")
+        assert refused(further) == (409, "conflict", "alias")
+        assert further.json()["error"]["message"] == "no earlier move of org/pirate@prod is left to take back"
 
 
 @alive
