@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import __version__
 from .commands._command import Command
@@ -20,7 +21,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `aril ARGV...`: 0 when all went well, 2 for wrong usage, 1 for any other failure."""
-    args = _parser().parse_args(argv)
+    args, strays = _parser().parse_known_args(argv)
+    if strays:
+        _refuse(args, strays)
     try:
         command: Command = args.command
         return command.run(args)
@@ -52,8 +55,15 @@ def _parser() -> argparse.ArgumentParser:
         command = commands[name]
         sub = choices.add_parser(name.replace("_", "-"), help=command.summary, description=command.summary)
         command.add_arguments(sub)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
     return parser
+
+
+def _refuse(args: argparse.Namespace, strays: Sequence[str]) -> NoReturn:
+    """Exit with 2 for words that mean nothing, showing the usage of the innermost command, which may have a hint."""
+    parser: argparse.ArgumentParser = args.parser
+    hint = getattr(args, "hint", None)
+    parser.error(f"unrecognized arguments: {' '.join(strays)}" + (f"; {hint}" if hint else ""))
 
 
 def _complain(message: str, *problems: str) -> None:

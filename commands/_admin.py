@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ArilError, InvalidRequest
-from ._flags import add_state_dir, add_url_flags
+from ._flags import add_state_dir, add_url_flags, key_given
 from ._running import state_dir_of, urls
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Act = Callable[[argparse.Namespace, "Admin"], Told]
 def add_action(actions: Any, name: str, act: Act, help: str) -> argparse.ArgumentParser:
     """One action of a command, with the flags of all of them."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=help, description=help)
-    parser.set_defaults(act=act)
+    parser.set_defaults(act=act, parser=parser)
     add_admin_flags(parser)
     return parser
 
@@ -56,7 +56,7 @@ def add_admin_flags(parser: argparse.ArgumentParser) -> None:
     add_url_flags(group)
     group.add_argument(
         "--admin-key",
-        default=os.environ.get("ARIL_ADMIN_KEY"),
+        default=os.environ.get("ARIL_ADMIN_KEY") or None,
         metavar="KEY",
         help="a key that may do this (or ARIL_ADMIN_KEY; by default that of a server on this machine)",
     )
@@ -98,8 +98,9 @@ def remark(line: str) -> None:
 
 def _admin_key(args: argparse.Namespace) -> str:
     """The key that was given, or the one that a server on this machine keeps in its state folder."""
-    if args.admin_key:
-        return str(args.admin_key).strip()
+    given = key_given("--admin-key", args.admin_key)
+    if given is not None:
+        return given
     folder = Path(args.state_dir) if args.state_dir is not None else state_dir_of(args.url)
     if folder is None:
         others = urls()

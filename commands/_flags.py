@@ -11,6 +11,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import InvalidRequest
 from ..engine.config import EngineConfig, parse_bytes, parse_list, parse_switch
 from ..server.config import ServerConfig
 
@@ -62,7 +63,20 @@ def add_url_flags(parser: argparse._ActionsContainer) -> None:
 
 def add_api_key(parser: argparse.ArgumentParser) -> None:
     """The key of /v1."""
-    parser.add_argument("--api-key", default=os.environ.get("ARIL_API_KEY"), help="key of /v1 (or ARIL_API_KEY)")
+    parser.add_argument(
+        "--api-key", default=os.environ.get("ARIL_API_KEY") or None, help="key of /v1 (or ARIL_API_KEY)"
+    )
+
+
+def key_given(flag: str, text: str | None) -> str | None:
+    """The key that a flag or its variable gives, if any.
+
+    Raises InvalidRequest for an empty one: whoever forgot to set a variable means neither another key nor none.
+    """
+    if text is None or text.strip():
+        return text and text.strip()
+    variable = flag.replace("--", "ARIL_").replace("-", "_").upper()
+    raise InvalidRequest(f"{flag} is empty; give a key, or neither it nor {variable}", param=flag)
 
 
 def add_state_dir(parser: argparse._ActionsContainer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import InvalidRequest
 from ._command import Command
-from ._flags import add_api_key, add_url_flags
+from ._flags import add_api_key, add_url_flags, key_given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
     from ..bench import client, serve
 
-    server = client.Client.of(args.url, args.api_key)
+    server = client.Client.of(args.url, key_given("--api-key", args.api_key))
     load = serve.Load(
         models=_chosen(args, await serve.adapters(server)) if args.adapters else [args.model] if args.model else [],
         rate=args.rate,

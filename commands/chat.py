@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ArilError, InvalidRequest
 from ._command import Command
-from ._flags import add_api_key, add_url_flags
+from ._flags import add_api_key, add_url_flags, key_given
 
 if TYPE_CHECKING:
     from ._remote import Remote
@@ -109,7 +109,7 @@ class Talk:
 def _server(args: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
     """(url, key) of the server to talk to; one that was started here ends with the talk."""
     if args.model is None:
-        yield args.url, args.api_key
+        yield args.url, key_given("--api-key", args.api_key)
         return
     from ._process import running
 

@@ -50,7 +50,7 @@ def _create(args: argparse.Namespace, server: Admin) -> Told:
     body: dict[str, Any] = {"name": args.name, **limits_in(args, RATES)}
     body |= {"scopes": args.scope} if args.scope else {}
     body |= {"adapters": args.adapter} if args.adapter else {}
-    body |= {"expires": _moment(args.expires)} if args.expires else {}
+    body |= {} if args.expires is None else {"expires": _moment(args.expires)}
     made = server.post("/keys", body)
     if args.quiet:
         return Told(made, [made["key"]])
@@ -112,7 +112,13 @@ def _moment(text: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(f"--expires {text}: write 12h, 30d, or a day as 2027-01-31", param="expires") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+    moment = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+    if moment <= time.time():
+        begins = " (a day is meant from its first second, in UTC)" if len(text) == len("2027-01-31") else ""
+        raise InvalidRequest(
+            f"--expires {text} is over already{begins}; write 12h, 30d, or a later day", param="expires"
+        )
+    return moment
 
 
 def _path(id: str) -> str:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from ..engine.config import parse_bytes
 from ._command import Command
-from ._flags import add_engine_flags, add_server_flags, add_state_dir, engine_config, server_config, state_dir
+from ._flags import (
+    add_engine_flags,
+    add_server_flags,
+    add_state_dir,
+    engine_config,
+    key_given,
+    server_config,
+    state_dir,
+)
 from ._lora_flags import add_lora_flags, lora_modules
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--admin-key",
-        default=os.environ.get("ARIL_ADMIN_KEY"),
+        default=os.environ.get("ARIL_ADMIN_KEY") or None,
         help="key of /admin/v1 (or ARIL_ADMIN_KEY; by default one is made and kept in the state folder)",
     )
     group.add_argument(
@@ -56,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--metrics-key",
-        default=os.environ.get("ARIL_METRICS_KEY"),
+        default=os.environ.get("ARIL_METRICS_KEY") or None,
         help="key of /metrics, which names adapters (or ARIL_METRICS_KEY; by default it asks for none)",
     )
     group.add_argument(
@@ -128,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     settings = AdminSettings(
         state_dir=state_dir(args.state_dir, config.model),
         database_url=args.database_url or None,
-        admin_key=args.admin_key or None,
+        admin_key=key_given("--admin-key", args.admin_key),
         adapter_roots=tuple(args.adapter_root),
         allowed_sources=tuple(args.allow_source),
         allowed_addresses=tuple(args.allow_address),
@@ -149,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         lora_modules=lora_modules(args.lora_modules),
         metrics_adapters=args.metrics_adapters,
-        metrics_key=args.metrics_key or None,
+        metrics_key=key_given("--metrics-key", args.metrics_key),
         with_examples=args.examples and config.model == DEMO,
     )
     serve(options, _announce)
@@ -158,8 +166,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _api_keys(given: list[str] | None) -> tuple[str, ...]:
     """The keys of the flags, else of the environment."""
-    keys = given or os.environ.get("ARIL_API_KEY", "").split(",")
-    return tuple(key.strip() for key in keys if key.strip())
+    if given is not None:
+        return tuple(key for text in given if (key := key_given("--api-key", text)))
+    return tuple(key.strip() for key in os.environ.get("ARIL_API_KEY", "").split(",") if key.strip())
 
 
 def _announce(house: House, adapters: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import InvalidRequest
 from .._admin import Told
-from .names import named
+from .names import add_named, named
 from .showing import adapter_told, revision_lines
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 
 def add_activate_flags(parser: argparse.ArgumentParser) -> None:
     """`activate`."""
-    add_name(parser)
-    parser.add_argument("--revision", type=int, help="which one (the newest that is ready)")
+    add_named(parser, "NAME[@REVISION]", "without @REVISION: the newest that is ready")
+    parser.add_argument("--revision", type=int, help="the same as @REVISION")
 
 
 def add_recheck_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_recheck_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_revision(parser: argparse.ArgumentParser) -> None:
     """One revision."""
-    parser.add_argument("name", metavar="NAME@REVISION")
+    add_named(parser, "NAME@REVISION")
 
 
 def add_edit_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,11 @@ def add_edit_flags(parser: argparse.ArgumentParser) -> None:
 
 def activate(args: argparse.Namespace, server: Admin) -> Told:
     """Let the bare name mean a revision."""
-    return adapter_told(server.post(_path(args.name, "activate"), revision=args.revision))
+    asked = named(args.name)
+    if asked.revision is not None and args.revision not in (None, asked.revision):
+        raise InvalidRequest(f"{asked} or --revision {args.revision}? give one of them")
+    number = args.revision if asked.revision is None else asked.revision
+    return adapter_told(server.post(_path(asked.name, "activate"), revision=number))
 
 
 def deactivate(args: argparse.Namespace, server: Admin) -> Told:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
 from ...core.errors import InvalidRequest
 
 DEFAULT = "default"  # the alias that the bare name means
+
+
+def add_named(parser: argparse.ArgumentParser, form: str, help: str | None = None) -> None:
+    """An adapter with, perhaps, a revision of it, which is no word of its own."""
+    parser.add_argument("name", metavar=form, help=help)
+    parser.set_defaults(hint="a revision is written with its adapter, as my-sql@2")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from .._admin import Told
 from .._tables import plain, size, table, when
 from .aliases import lines as alias_lines
 from .aliases import spoken
-from .names import DEFAULT, named
+from .names import DEFAULT, add_named, named
 
 if TYPE_CHECKING:
     from .._remote import Admin
@@ -26,7 +26,7 @@ def add_list_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_show_flags(parser: argparse.ArgumentParser) -> None:
     """`show`."""
-    parser.add_argument("name", metavar="NAME[@REVISION|@ALIAS]")
+    add_named(parser, "NAME[@REVISION|@ALIAS]")
 
 
 def list_all(args: argparse.Namespace, server: Admin) -> Told:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ArilError, InvalidRequest
 from .._admin import Told, remark
 from .._tables import plain
-from .names import named
+from .names import add_named, named
 from .showing import revision_lines
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add_wait_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_wait_for(parser: argparse.ArgumentParser) -> None:
     """`wait`."""
-    parser.add_argument("name", metavar="NAME[@REVISION]", help="without @REVISION: the newest")
+    add_named(parser, "NAME[@REVISION]", "without @REVISION: the newest")
     add_wait_flags(parser)
 
 

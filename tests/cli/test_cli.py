@@ -70,6 +70,16 @@ def test_the_folder_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) 
         (["generate", "x", "--prompt", "a", "--adapter", "/nowhere"], 2, "no folder /nowhere"),
         (["adapters", "list", "--admin-key", "k", "--url", "http://127.0.0.1:1"], 1, "is `aril serve` running there"),
         (["adapters", "upload", "a", "/nowhere", "--admin-key", "k"], 2, "adapter_config.json"),
+        (["adapters", "upload", "a", "/nowhere", "--admin-key", ""], 2, "--admin-key is empty"),
+        (["serve", "x", "--admin-key", " "], 2, "--admin-key is empty"),
+        (
+            ["serve", "x", "--api-key", "k", "--api-key", ""],
+            2,
+            "--api-key is empty; give a key, or neither it nor ARIL_API",
+        ),
+        (["serve", "x", "--metrics-key", ""], 2, "--metrics-key is empty"),
+        (["chat", "--api-key", ""], 2, "--api-key is empty"),
+        (["bench", "serve", "--api-key", ""], 2, "--api-key is empty"),
         (["bench", "serve", "--url", "http://127.0.0.1:1"], 1, "no server answers"),
         (["bench", "serve", "--url", "ftp://x"], 2, "http://HOST:PORT"),
         (["bench", "serve", "--rate", "0"], 2, "--rate 0"),
@@ -92,6 +102,21 @@ def test_a_failure_is_one_line_and_an_exit_code(
     assert len(lines) == 1
     assert lines[0].startswith("aril: ")
     assert complaint in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("action", "form"), [("activate", "NAME[@REVISION]"), ("retire", "NAME@REVISION"), ("wait", "NAME[@REVISION]")]
+)
+def test_a_word_too_many_shows_the_usage_of_its_action_and_how_a_revision_is_written(
+    action: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["adapters", action, "my-sql", "2"])
+    told = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert told.startswith(f"usage: aril adapters {action} ")
+    assert form in told
+    assert "unrecognized arguments: 2; a revision is written with its adapter, as my-sql@2" in told
 
 
 def test_wrong_usage_exits_with_two() -> None:
@@ -138,6 +163,9 @@ def test_the_life_of_an_adapter(server: Server, files: Files, capsys: pytest.Cap
     assert "about it" in said("list")
     assert "mine: not active" in said("deactivate", "mine")
     assert "mine: active" in said("activate", "mine", "--revision", "1")
+    assert main(["adapters", "activate", "mine@1", "--revision", "2", *where]) == 2
+    assert "mine@1 or --revision 2?" in capsys.readouterr().err
+    assert "mine: active" in said("activate", "mine@1")
     assert "sha256" in said("show", "mine")
     assert "deleted mine" in said("delete", "mine")
     assert "mine" not in said("list")
