@@ -39,8 +39,12 @@ class Closing:
         self._flights = flights
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_over = self._flights.closed and scope["type"] == "http" and scope["path"] not in HEARD
+        is_over = self._flights.closed and scope["type"] == "http" and not _is_heard(scope)
         await (self._last if is_over else self._app)(scope, receive, send)
+
+
+def _is_heard(scope: Scope) -> bool:
+    return scope["path"].removeprefix(scope.get("root_path", "")) in HEARD
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

@@ -274,3 +274,12 @@ def test_a_stream_that_takes_too_long_ends_with_an_error_event() -> None:
 
     asyncio.run(EventStream(events())({"type": "http"}, receive, send))
     assert [event["error"]["code"] for event in payloads(b"".join(sent).decode()) if event] == ["timeout"]
+
+
+@pytest.mark.parametrize(("root", "path"), [("", "/health"), ("/llm", "/health"), ("/llm", "/llm/health")])
+def test_a_probe_is_heard_while_the_server_ends_by_every_path_it_has(served: Served, root: str, path: str) -> None:
+    flights = Flights()
+    app = create_app(served.engine, served.catalog, manners=Manners(flights=flights, root_path=root))
+    with listening(app) as url:
+        flights.close()
+        assert httpx.get(url + path, timeout=60).status_code == 200
