@@ -49,7 +49,10 @@ class Entry:
 
     def end(self, outcome: Outcome) -> None:
         """Take down what it came to."""
-        self.reservation.settle(outcome.prompt_tokens + outcome.completion_tokens)
+        if outcome.refused:
+            self.reservation.give_back()
+        else:
+            self.reservation.settle(outcome.prompt_tokens + outcome.completion_tokens)
         self.books.count(self.work, outcome)
 
 
@@ -79,14 +82,9 @@ class Books:
         return Entry(self, work, self._quotas.admit(work))
 
     def count(self, work: Work, outcome: Outcome) -> None:
-        """`work` has ended."""
-        counts = self._open.setdefault(_line(work), Counts())
-        counts.requests += 1
-        counts.errors += outcome.error not in (None, CLIENT_GONE)
-        counts.prompt_tokens += outcome.prompt_tokens
-        counts.cached_tokens += outcome.cached_tokens
-        counts.completion_tokens += outcome.completion_tokens
-        UNWRITTEN.inc()
+        """`work` has ended; what was refused is no usage, though observers hear of it."""
+        if not outcome.refused:
+            self._add(work, outcome)
         for observer in self._observers:
             observer.ended(work, outcome)
 
@@ -114,6 +112,15 @@ class Books:
             lost = [*self._batch.values(), *self._open.values()]
             requests, tokens = sum(c.requests for c in lost), sum(c.prompt_tokens + c.completion_tokens for c in lost)
             log.error(event("usage_lost", requests=requests, tokens=tokens, error=error))
+
+    def _add(self, work: Work, outcome: Outcome) -> None:
+        counts = self._open.setdefault(_line(work), Counts())
+        counts.requests += 1
+        counts.errors += outcome.error not in (None, CLIENT_GONE)
+        counts.prompt_tokens += outcome.prompt_tokens
+        counts.cached_tokens += outcome.cached_tokens
+        counts.completion_tokens += outcome.completion_tokens
+        UNWRITTEN.inc()
 
     async def _write(self, number: int, batch: Mapping[Line, Counts]) -> None:
         await self._database.run(lambda session: usage.add(session, self._server, number, batch))

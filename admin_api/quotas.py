@@ -47,19 +47,28 @@ class Account:
     elsewhere: Spent = Spent()
     slices: deque[list[int]] = field(default_factory=deque)  # second, requests, tokens; oldest first
 
-    def spend(self, now: float, requests: int, tokens: int, most: int | None = None) -> None:
-        """Take it down for a minute; tokens beyond `most` for the minutes after it, an hour at most."""
+    def spend(self, now: float, requests: int, tokens: int, most: int | None = None) -> list[int]:
+        """Take it down for a minute; tokens beyond `most` for the minutes after it, an hour at most. Returns the slice
+        that has the requests."""
         self.requests += requests
         self.tokens += tokens
         second = math.floor(now)
         if not self.slices or self.slices[-1][0] < second:
             self.slices.append([second, 0, 0])
-        self.slices[-1][1] += requests
+        asked = self.slices[-1]
+        asked[1] += requests
         while most is not None and tokens > (room := max(0, most - self.slices[-1][2])) and self._owes_less(now):
             self.slices[-1][2] += room
             tokens -= room
             self.slices.append([self.slices[-1][0] + WINDOW, 0, 0])
         self.slices[-1][2] += tokens
+        return asked
+
+    def give_back(self, asked: list[int]) -> None:
+        """The request that was spent in the slice `asked` was refused after all."""
+        asked[1] -= 1
+        if any(each is asked for each in self.slices):  # else it is forgotten already
+            self.requests -= 1
 
     def _owes_less(self, now: float) -> bool:
         return self.slices[-1][0] < now + MOST_OWED
@@ -134,17 +143,27 @@ class Hold:
 class Reservation:
     """What one request holds until it ends."""
 
-    holds: Sequence[Hold]
+    holds: Sequence[tuple[Hold, list[int]]]  # each with the slice that it was taken down in
     headers: Mapping[str, str]
     clock: Callable[[], float]
 
     def settle(self, tokens: int) -> None:
         """It has ended, after so many tokens."""
+        for hold, _ in self._free():
+            hold.account.spend(self.clock(), 0, tokens, hold.limits.tokens_per_minute)
+
+    def give_back(self) -> None:
+        """It was refused after all, and costs nothing."""
+        for hold, asked in self._free():
+            hold.account.give_back(asked)
+
+    def _free(self) -> Sequence[tuple[Hold, list[int]]]:
+        """What it held, which it does no more."""
         holds, self.holds = self.holds, ()
-        for hold in holds:
+        for hold, _ in holds:
             hold.account.running -= 1
             hold.account.reserved -= hold.tokens
-            hold.account.spend(self.clock(), 0, tokens, hold.limits.tokens_per_minute)
+        return holds
 
 
 class Quotas:
@@ -168,11 +187,12 @@ class Quotas:
             REFUSED.labels(last.limit).inc()
             message = f"{last.words}; try again in {max(1, math.ceil(last.wait))} s"
             raise RateLimited(message, retry_after=last.wait, headers=_headers(holds, now))
+        taken = []
         for hold in holds:
             hold.account.running += 1
             hold.account.reserved += hold.tokens
-            hold.account.spend(now, 1, 0)
-        return Reservation(holds, _headers(holds, now), self._clock)
+            taken.append((hold, hold.account.spend(now, 1, 0)))
+        return Reservation(taken, _headers(holds, now), self._clock)
 
     def spent(self) -> dict[str, Spent]:
         """What each subject has spent here; those that nothing is left of are forgotten."""

@@ -28,7 +28,8 @@ class Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a request ended. `error` is a code, None when it was answered, and `fault` whether the server or the adapter
-    is to blame for it, not the caller; `outputs`: token ids by prompt and choice.
+    is to blame for it, not the caller; `refused`: for what the caller asked, before anything had come of it; `outputs`:
+    token ids by prompt and choice.
 
     `gaps` are the seconds between the tokens of a choice, as the client could have them.
     """
@@ -41,6 +42,7 @@ class Outcome:
     seconds: float = 0.0
     error: str | None = None
     fault: bool = False
+    refused: bool = False
     outputs: Mapping[tuple[int, int], Sequence[int]] | None = None
 
 

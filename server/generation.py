@@ -148,6 +148,7 @@ class Tally:
 
     error: str | None = GONE  # until it is known how it ended
     fault: bool = False
+    refused: bool = False
     _usage: Usage = field(default_factory=Usage)
     _outputs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     _began: float = field(default_factory=time.perf_counter)
@@ -174,6 +175,7 @@ class Tally:
         """It ended with `error`: the caller's affair only if the caller could have asked for something better."""
         self.error = error.code if isinstance(error, ArilError) else ArilError.code
         self.fault = status_of(error) >= 500 or isinstance(error, InvalidAdapter | DoesNotFit)
+        self.refused = status_of(error) < 500 and not self._usage.num_tokens
 
     def outcome(self) -> Outcome:
         """All of it."""
@@ -187,6 +189,7 @@ class Tally:
             seconds=time.perf_counter() - self._began,
             error=self.error,
             fault=self.fault,
+            refused=self.refused,
             outputs=self._outputs,
         )
 

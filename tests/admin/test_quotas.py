@@ -142,6 +142,17 @@ def test_what_is_refused_costs_nothing() -> None:
     assert world.quotas.spent()["key_a"] == Spent(requests=1, running=1, reserved=15)
 
 
+def test_what_is_refused_after_it_was_let_in_costs_nothing_whenever_that_is() -> None:
+    world = World(requests_per_minute=2, tokens_per_minute=100)
+    first, second = world.ask(), world.ask()
+    first.give_back()
+    assert world.quotas.spent()["key_a"] == Spent(requests=1, running=1, reserved=15)
+    world.now += 100
+    world.ask()
+    second.give_back()
+    assert world.quotas.spent()["key_a"] == Spent(requests=1, running=1, reserved=15)
+
+
 def test_only_so_many_run_at_once() -> None:
     world = World(concurrent_requests=2)
     first, _second = world.ask(), world.ask()

@@ -237,6 +237,17 @@ async def test_an_embedding_is_counted_by_its_prompt(place: Place) -> None:
 
 
 @alive
+async def test_what_is_refused_when_its_schema_is_read_is_no_usage_and_costs_nothing(sqlite_place: Place) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    strict = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+    async with sqlite_place.running() as registry:
+        key = await made_key(registry, requests_per_minute=1, tokens_per_minute=40, concurrent_requests=1)
+        assert [await ask(registry, key["key"], response_format=strict) for _ in range(2)] == [400, 400]
+        assert (await registry.http.get(USAGE, params={"key": key["id"]})).json()["data"] == []
+        assert await ask(registry, key["key"], max_tokens=37) == 200
+
+
+@alive
 async def test_usage_comes_as_csv_too(place: Place) -> None:
     async with place.running() as registry:
         key = await made_key(registry)
