@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...core.callers import Caller
-from ...core.errors import InvalidRequest, NotFound, Overloaded, RateLimited
+from ...core.errors import ArilError, InvalidRequest, NotFound, Overloaded, RateLimited
 from ...core.log import event, get_logger
 from .event_log import Log
 from .store import ResponseStore
@@ -77,7 +77,7 @@ class Shelf:
         """Do `work` in the background, in its place; it writes events to `log`."""
         task = asyncio.get_running_loop().create_task(work)
         self._runs[id] = _Run(task, log)
-        task.add_done_callback(lambda _: self._ended(id))
+        task.add_done_callback(lambda ended: self._ended(id, ended))
         if self._beating is None or self._beating.done():
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
@@ -103,9 +103,12 @@ class Shelf:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, id: str) -> None:
+    def _ended(self, id: str, task: asyncio.Task[None]) -> None:
         self._places.pop(id, None)
         self._runs.pop(id).log.end()
+        if not task.cancelled() and (error := task.exception()) is not None:  # whoever looks hears that it failed
+            told = None if isinstance(error, ArilError) else error
+            log.error(event("response_not_kept", response=id, error=error), exc_info=told)
 
     async def _beat(self) -> None:
         """As long as anything runs."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import openai
 import pytest
 from aril.core.callers import Caller
-from aril.core.errors import InvalidRequest, Overloaded, RateLimited
+from aril.core.errors import InvalidRequest, Overloaded, RateLimited, Unavailable
 from aril.server.responses import shelf
 from aril.server.responses.event_log import Log
 from aril.server.responses.shelf import Shelf
@@ -134,6 +135,21 @@ async def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch
     here.start("a", asyncio.sleep(3600), Log())
     await until(lambda: store.held > 2)
     assert len(here.running()) == 1
+    await here.close()
+
+
+async def never_kept() -> None:
+    raise Unavailable("the database does not answer")
+
+
+@alive
+async def test_an_end_that_cannot_be_kept_is_one_event_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    here = Shelf()
+    here.start("a", never_kept(), Log())
+    await until(lambda: not here.running())
+    gc.collect()  # a task whose failure nobody has seen says so as it goes
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["response_not_kept response=a error='the database does not answer'"]
     await here.close()
 
 
