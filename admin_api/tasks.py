@@ -69,6 +69,16 @@ async def all_of(tasks: Iterable[asyncio.Task[None]]) -> None:
         task.result()
 
 
+async def seen_through(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns or raises; who is cancelled meanwhile waits for its end all the same."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
 async def found_or_woken(
     looking: Coroutine[Any, Any, T | None], woken: asyncio.Event, *, seconds: float, who: str
 ) -> T | None:

@@ -23,7 +23,7 @@ from ...core.log import event, get_logger
 from ...core.metrics import counter, gauge
 from ..db import Database
 from ..tables import Batch, BatchState, now
-from ..tasks import News, Tasks, first_of, found_or_woken
+from ..tasks import News, Tasks, first_of, found_or_woken, seen_through
 from . import files, rows
 from .asking import Asker
 from .reading import check, raw_lines, read
@@ -171,9 +171,12 @@ class Worker:
     async def _answer_lines(self, held: Held) -> None:
         assert self._answerer is not None
 
-        async def keep(reply: Reply) -> None:
+        async def write(reply: Reply) -> None:
             await self._database.run(lambda session: rows.record(session, held, [reply]))
             LINES.labels("ok" if reply.ok else "error").inc()
+
+        async def keep(reply: Reply) -> None:
+            await seen_through(write(reply))  # who goes on after this sees the answer, or it never is there
 
         asker = Asker(
             self._answerer,
