@@ -17,7 +17,7 @@ from ..core.metrics import gauge
 from ..lora.adapter import AdapterRef
 from ..lora.catalog import CatalogEntry, Resolution, Sticky
 from . import repo
-from .listing import Listed
+from .listing import NUMBER, Listed
 from .residency import Residency
 from .tables import DEFAULT_ALIAS
 
@@ -160,9 +160,7 @@ class AdapterCatalog:
         listed, selector = self._named(model, caller)
         why = listed.refusal(selector) if listed is not None else None
         shown = repr(model[:MAX_SHOWN])
-        said = (
-            f"the model {shown} is not served: {why}" if why else f"the model {shown} does not exist or is not active"
-        )
+        said = f"the model {shown} is not served: {why}" if why else _nothing(shown, listed, selector, caller)
         return NotFound(said, param="model", code="model_not_found")
 
     async def _load(self, found: Resolution, ref: AdapterRef) -> None:
@@ -187,6 +185,15 @@ class AdapterCatalog:
 
 
 _NOTHING: Mapping[str, Listed] = {}
+
+
+def _nothing(shown: str, listed: Listed | None, selector: str, caller: Caller) -> str:
+    """That a name means nothing; of an adapter of the caller's own tenant, what does."""
+    said = f"the model {shown} does not exist or is not active"
+    if listed is None or listed.tenant != caller.tenant:
+        return said
+    never = " (a revision that is retired, rejected or not yet checked is not)" if NUMBER.fullmatch(selector) else ""
+    return f"{said}{never}; of {listed.name!r} there are {listed.known_names()}"
 
 
 def _speaker(ref: AdapterRef) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from .tables import DEFAULT_ALIAS
 
 DIGEST = "sha256:"
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+MOST_TOLD = 10  # revisions, the newest, and aliases that an error names
 LEAST_PREFIX = 8  # hex digits of a digest that name a revision
 
 
@@ -115,12 +116,22 @@ class Listed:
         number = route.heaviest if route else int(selector) if NUMBER.fullmatch(selector) else 0
         return self.refused.get(number)
 
+    def known_names(self) -> str:
+        """What stands behind an `@` instead of what does not, for those of its tenant."""
+        numbers = [str(number) for number in sorted(self.known)[-MOST_TOLD:]]
+        return f"revisions that are ready: {', '.join(numbers) or 'none'}; aliases: {_some(self.routes)}"
+
     def _by_digest(self, prefix: str) -> AdapterRef | None:
         """The newest revision whose digest begins so; None when there is none, or several digests do."""
         found = [ref for ref in self.revisions.values() if ref.digest.startswith(prefix)]
         if len(prefix) < LEAST_PREFIX or len({ref.digest for ref in found}) != 1:
             return None
         return max(found, key=lambda ref: ref.revision)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return ", ".join(found[:MOST_TOLD]) + (" and more" if len(found) > MOST_TOLD else "") if found else "none"
 
 
 def _draw(key: str, value: str, number: int) -> float:

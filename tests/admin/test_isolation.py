@@ -22,6 +22,20 @@ async def test_the_owner_uses_it_and_nobody_else_can_tell_it_from_nothing(place:
             known, unknown = [await stranger.ask(form.format(name)) for name in ("secret", "nobody")]
             assert known.status_code == 404
             assert told(known, "secret") == told(unknown, "nobody")
+        for form in ("{}@9", "{}@prod", "{}@sha256:00000000", "{}@"):
+            known, unknown = [await stranger.ask(form.format(name)) for name in ("secret", "nobody")]
+            assert (known.status_code, told(known, "secret")) == (404, told(unknown, "nobody"))
+            assert "aliases: default" in (await owner.ask(form.format("secret"))).text
+
+
+@alive
+async def test_a_public_adapter_tells_other_tenants_nothing_of_its_aliases(place: Place, folders: list[Path]) -> None:
+    async with two(place, folders[0]) as (owner, stranger, _):
+        made = await owner.registry.http.patch(f"{ADAPTERS}/secret", params={"tenant": "owner"}, json={"public": True})
+        assert made.is_success, made.text
+        known, unknown = [await stranger.ask(f"{name}@prod") for name in ("secret", "nobody")]
+        assert told(known, "secret") == told(unknown, "nobody")
+        assert (await stranger.ask("secret")).status_code == 200
 
 
 @alive
