@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -19,7 +19,7 @@ from ..server.deps import Face
 from ..server.workers import wire
 from ..server.workers.desk import Desk
 from ._crew import Crew
-from ._server import HttpServer
+from ._server import THEN, HttpServer
 
 OURS = "aril"  # the logger of all of ours
 
@@ -70,6 +70,13 @@ class _Inner(HttpServer):
 
     def _shut_the_door(self, sockets: Iterable[socket.socket]) -> None:
         self._crew.shut_the_door()  # `sockets` are for what the crew hands on, to the end
+
+    def _draining(self) -> Mapping[str, object]:
+        """The deadline is told here, for all."""
+        return {"background": self._num_told(), "seconds": self._drain_seconds, "then": THEN}
+
+    def _num_told(self) -> int:
+        return len(self._background())  # what was handed on is told by who did
 
     async def _land(self) -> None:
         await super()._land()

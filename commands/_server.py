@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from types import FrameType
@@ -33,6 +33,7 @@ from ._protocol import Protocol
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 LAST_WORDS = 1  # seconds that clients get to read how their requests ended
+THEN = "what still runs is cut short, at once on another signal"
 CUT = "the server ended before this answer did"
 
 Background = Callable[[], Set[asyncio.Task[None]]]  # what runs though no client waits for it
@@ -113,15 +114,23 @@ class HttpServer(uvicorn.Server):
 
     async def _land(self) -> None:
         """Wait until nothing runs, the time is over, or somebody hurries; what still runs then is cut off."""
-        if running := len(self._running()):
-            then = "what still runs is cut short, at once on another signal"
-            log.info(event("draining", requests=running, seconds=self._drain_seconds, then=then))
+        if told := self._draining():
+            log.info(event("draining", **told))
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._deadline):
                 await before(self._hurried(), self._landed())
-        if cut := len(self._running()):
+        if cut := self._num_told():
             log.info(event("cut_short", requests=cut, by=self._cut_by()))
         self._flights.stop(ShuttingDown(CUT))
+
+    def _draining(self) -> Mapping[str, object]:
+        """What the log says as the end begins; nothing where nobody needs to wait."""
+        running = self._num_told()
+        return {"requests": running, "seconds": self._drain_seconds, "then": THEN} if running else {}
+
+    def _num_told(self) -> int:
+        """How many run, for the log of this process."""
+        return len(self._running())
 
     def _cut_by(self) -> str:
         return "another signal" if self._hurry.is_set() else "--drain-timeout"

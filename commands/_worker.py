@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ class _Outer(HttpServer):
         self._last_order = order
         if isinstance(order, wire.Quit):
             self._hurry.set()
+
+    def _draining(self) -> Mapping[str, object]:
+        running = self._num_told()
+        return {"requests": running} if running else {}
 
     def _cut_by(self) -> str:
         assert isinstance(self._last_order, wire.Quit)

@@ -23,6 +23,7 @@ SOON = 20.0  # seconds, on a machine that is busy with other things
 LONG = {"model": "tiny", "prompt": [[5 + at % 100] for at in range(512)], "max_tokens": 60, "temperature": 0}
 LONG |= {"ignore_eos": True, "stream": True}
 BACKGROUND = {"model": "tiny", "input": "a", "background": True, "max_output_tokens": 3000, "ignore_eos": True}
+WAITED_FOR = {"background": False, "stream": True}
 ROOM = ("--max-model-len", "4096", "--kv-cache-memory", "16MiB")
 
 
@@ -165,7 +166,23 @@ def test_a_second_signal_ends_it_at_once(files: Files, tmp_path: Path, number: s
             server.told(number)
             assert last_event(lines)["error"]["code"] == "shutting_down"  # type: ignore[index]
         assert server.ended(SOON) == 0
-    assert "cut_short requests=1 by='another signal'" in (tmp_path / "state" / "log").read_text()
+    said = (tmp_path / "state" / "log").read_text()
+    assert [said.count(words) for words in ("seconds=600.0", "cut_short")] == [1, 1]
+    assert "cut_short requests=1 by='another signal'" in said
+
+
+def test_what_is_handed_on_and_cut_short_is_told_once(files: Files, tmp_path: Path) -> None:
+    files = replace(
+        files, model=make_model(tmp_path / "long", max_position_embeddings=4096), flags=(*files.flags, *ROOM)
+    )
+    asked = {**BACKGROUND, **WAITED_FOR}
+    with serving(files, tmp_path, "0.1") as server, server.http.stream("POST", "/v1/responses", json=asked) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("event: ")
+        server.told(signal.SIGTERM)
+        assert server.ended(SOON) == 0
+    told = [line for line in (tmp_path / "state" / "log").read_text().splitlines() if "cut_short" in line]
+    assert [line.partition("cut_short ")[2] for line in told] == ["requests=1 by=--drain-timeout"]
 
 
 def test_idle_connections_hold_nothing_up(files: Files, tmp_path: Path) -> None:
