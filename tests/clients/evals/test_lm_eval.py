@@ -77,9 +77,9 @@ def test_whole_texts_are_as_likely(ours: Results, theirs: Results) -> None:
 
 
 def test_greedy_texts_are_the_same(ours: Results, theirs: Results) -> None:
-    """But for a character that the end cuts short, which transformers shows as U+FFFD."""
+    """But for what the end cuts short of a character, which transformers shows as U+FFFD and Aril does not."""
     pairs = zip(responses(ours, "seeds_words"), responses(theirs, "seeds_words"), strict=True)
-    assert all(text == expected.rstrip("\ufffd") for text, expected in pairs)
+    assert [pair for pair in pairs if len({text.rstrip("\ufffd") for text in pair}) > 1] == []
 
 
 def test_scores_are_the_same(ours: Results, theirs: Results) -> None:
