@@ -96,21 +96,21 @@ class ChatView:
         return {**shown, "token_ids": said.choice.token_ids} if self.turn.body.return_token_ids else shown
 
     def _news(self, news: News) -> list[dict[str, Any]]:
-        """What a chunk brings, in at most one choice; text that is held back brings nothing yet."""
+        """What a chunk brings, a choice for each event; text that is held back brings nothing yet."""
         chunk, shows_ids = news.chunk, self.turn.body.return_token_ids
         if not (news.delta or chunk.logprobs or chunk.finish_reason or shows_ids):
             return []
-        choice = {
-            "index": news.index,
-            "delta": _delta(news.delta),
-            "logprobs": self._logprobs(chunk),
-            "finish_reason": news.finish_reason,
-        }
+        choices: list[dict[str, Any]] = [
+            {"index": news.index, "delta": delta, "logprobs": None, "finish_reason": None}
+            for delta in deltas_of(news.delta, has_ended=chunk.finish_reason is not None)
+        ]
+        first, last = choices[0], choices[-1]
+        first["logprobs"], last["finish_reason"] = self._logprobs(chunk), news.finish_reason
         if chunk.finish_reason:
-            choice["stop_reason"] = chunk.stop_reason
+            last["stop_reason"] = chunk.stop_reason
         if shows_ids:
-            choice["token_ids"] = chunk.token_ids
-        return [choice]
+            first["token_ids"] = chunk.token_ids
+        return choices
 
     def _logprobs(self, found: Choice | Chunk) -> dict[str, Any] | None:
         body = self.turn.body
@@ -134,13 +134,15 @@ def _message(heard: Heard) -> dict[str, Any]:
     return message
 
 
-def _delta(delta: Delta) -> dict[str, Any]:
+def deltas_of(delta: Delta, *, has_ended: bool) -> list[dict[str, Any]]:
+    """Each call in one of its own, and the end after them: OpenAI's client takes a call as done by what follows it."""
     shown: dict[str, Any] = {"content": delta.content} if delta.content else {}
     if delta.reasoning:
         shown["reasoning_content"] = shown["reasoning"] = delta.reasoning
-    if delta.calls:
-        shown["tool_calls"] = [_call(news) for news in delta.calls]
-    return shown
+    if not delta.calls:
+        return [shown]
+    first, *others = ({"tool_calls": [_call(news)]} for news in delta.calls)
+    return [shown | first, *others, *([{}] if has_ended else [])]
 
 
 def _call(news: CallDelta) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from aril.server.chat import deltas_of
+from aril.server.speech.base import CallDelta, Delta
 from builders.parrot import TEACHES_HERMES, make_parrot
 from builders.serving import speaking
 from openai import OpenAI
@@ -139,6 +141,14 @@ def test_openais_client_accumulates_a_streamed_call(openai: OpenAI) -> None:
         ("weather", ARGUMENTS),
         ("now", "{}"),
     ]
+
+
+def test_an_event_has_one_call_at_most_and_the_end_comes_after_the_calls() -> None:
+    calls = tuple(CallDelta(index, f"call_{index}", "now", "{}") for index in range(2))
+    said, *others, end = deltas_of(Delta("Let me see.", calls=calls), has_ended=True)
+    assert said["content"] == "Let me see."
+    assert [[call["index"] for call in event["tool_calls"]] for event in (said, *others)] == [[0], [1]]
+    assert end == {}
 
 
 def test_a_streamed_call_is_named_once_and_its_arguments_add_up(openai: OpenAI) -> None:
