@@ -50,13 +50,12 @@ class BuildKernels(Command):
         names = {recipes.file_name(variant, sources): variant for variant in found}
         for stale in set(folder.glob("*.so")) - {folder / name for name in names}:
             stale.unlink()
-        try:
-            compiler = recipes.find_compiler()
-            for name, variant in names.items():  # each with a process for every source
+        for name, variant in names.items():  # each with a process for every source
+            try:
                 if not (folder / name).exists():
-                    recipes.compile_library(compiler, variant.flags, sources, folder / name)
-        except recipes.CannotCompile as error:
-            print(f"aril: built without native kernels: {error}", file=sys.stderr)
+                    recipes.compile_library(recipes.find_compiler(), variant.flags, sources, folder / name)
+            except recipes.CannotCompile as error:  # the others may: compilers differ in what they know
+                print(f"aril: built without native kernels for {variant.name}: {error}", file=sys.stderr)
         self.made = [str(folder / name) for name in names if (folder / name).exists()]
 
     def get_source_files(self) -> list[str]:
@@ -105,5 +104,5 @@ def _best(found: tuple) -> object:
 
 
 def _known(flags: set[str], compilers: str) -> bool:
-    """Whether the processor has what the compiler calls so: avx512vnni is avx512_vnni there, avx512f is avx512f."""
-    return not flags.isdisjoint({compilers, compilers.replace("avx512", "avx512_")})
+    """Whether the processor has what the compiler calls so: avx512vnni is avx512_vnni there, amx-tile amx_tile."""
+    return not flags.isdisjoint({compilers, compilers.replace("avx512", "avx512_"), compilers.replace("-", "_")})

@@ -1,5 +1,6 @@
 // Products with plain weights, packed once into panels: [ceil(N / NR)][K][NR] (tile.h says how a panel row looks), or pairs
 // [ceil(N / NR)][ceil(K / 2)][NR][2] where the machine multiplies such (dots.h).
+#include "amx.h"
 #include "dots.h"
 #include "product.h"
 
@@ -62,6 +63,54 @@ struct Pairs {
 };
 #endif
 
+#if defined(ARIL_TILES)
+constexpr int64_t TILED_ROWS = 512;  // of x that stay in L2 while the panels pass by
+
+// Rows top .. top + height in the columns of some panels. A panel that passes only once comes from memory a little ahead;
+// else the next one is brought while the rows pass by this one.
+void tiled_task(bf16* out, const bf16* x, const bf16* w, const Product& p, int64_t top, int64_t height, Range panels) {
+    alignas(64) float sums[2 * TILE * NR];
+    const int64_t pairs = (p.k + 1) / 2, size = pairs * 2 * NR, steps = (height + 2 * TILE - 1) / (2 * TILE);
+    const int64_t lines = 2 * TILE;  // of a unit of a panel
+    Tiles tiles;
+    for (int64_t at = panels.begin; at < panels.end; at++) {
+        const bf16* panel = w + at * size;
+        const char* next = reinterpret_cast<const char*>(steps == 1 ? panel + NEAR / 2 : panel + size);
+        for (int64_t step = 0; step < steps; step++) {
+            const Range rows(height, step, steps);
+            const int64_t first = top + rows.begin, count = rows.end - rows.begin, each = (lines + steps - 1) / steps;
+            tile_product(tiles, count, sums, NR, x + first * p.x_stride, p.x_stride, panel, pairs,
+                         {next + step * pairs / TILE * each * TILE_BYTES, each});
+            const int64_t column = at * NR, width = std::min<int64_t>(NR, p.n - column);
+            for (int64_t i = 0; i < count; i++) copy(out + (first + i) * p.n + column, sums + i * NR, width);
+        }
+    }
+}
+
+void tiled_tasks(bf16* out, const bf16* x, const bf16* w, const Product& p, int threads) {
+    const int64_t down = (p.m + TILED_ROWS - 1) / TILED_ROWS, panels = p.panels();
+    const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
+    share(threads, down * across, [&](int64_t at) {
+        const int64_t top = at / across * TILED_ROWS;
+        tiled_task(out, x, w, p, top, std::min(TILED_ROWS, p.m - top), Range(panels, at % across, across));
+    });
+}
+
+void tiled_product(bf16* out, const bf16* x, const bf16* w, Product p, int64_t cores) {
+    const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);
+    if (p.k % TILE_INPUTS == 0) return tiled_tasks(out, x, w, p, threads);
+    static thread_local Scratch scratch;
+    const int64_t stride = (p.k + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
+    auto* rows = reinterpret_cast<bf16*>(scratch.get(p.m * stride / 2));
+    for (int64_t i = 0; i < p.m; i++) {
+        std::copy(x + i * p.x_stride, x + i * p.x_stride + p.k, rows + i * stride);
+        std::fill(rows + i * stride + p.k, rows + (i + 1) * stride, 0);
+    }
+    p.x_stride = stride;
+    tiled_tasks(out, rows, w, p, threads);
+}
+#endif
+
 // One panel of pairs; block by block, so that what is written stays in L1 until all rows have given their share.
 void pack_panel(bf16* out, const bf16* w, int64_t rows, int64_t k, int64_t stride) {
     constexpr int64_t BLOCK = 64;
@@ -115,8 +164,10 @@ extern "C" int aril_has_pairs() {
 
 extern "C" void aril_linear_pairs(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k,
                                   int64_t x_stride, int64_t cores) {
-#if defined(__AVX512BF16__)
     using namespace aril;
+#if defined(ARIL_TILES)
+    tiled_product(out, x, w, Product{m, n, k, x_stride}, cores);
+#elif defined(__AVX512BF16__)
     product(out, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
 #endif
 }

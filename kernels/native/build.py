@@ -31,6 +31,7 @@ from .recipes import CannotCompile, Variant
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}  # enum Dtype of csrc/common.h
 
 COMPILE = "ARIL_COMPILE_KERNELS"  # set to anything to leave the package's libraries aside
+VARIANT = "ARIL_CPU_VARIANT"  # set to the name of one of recipes.py to have no better one than that
 POINTER, INT, DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 log = get_logger(__name__)
@@ -39,7 +40,17 @@ log = get_logger(__name__)
 @functools.cache
 def library() -> ctypes.CDLL:
     """The loaded kernels, compiled first if need be; raises Unsupported with the reason why not."""
-    variant = _variant()
+    best, *others = _fitting()
+    try:
+        return _loaded(best)
+    except Unsupported as error:  # the compiler may be older than the processor
+        if not others:
+            raise
+        log.warning(event("native_kernels_second_best", variant=others[0].name, best=best.name, reason=error.message))
+    return _loaded(others[0])
+
+
+def _loaded(variant: Variant) -> ctypes.CDLL:
     packaged = recipes.PACKAGED / recipes.file_name(variant, recipes.SOURCES)
     try:
         is_there = packaged.exists() and not os.environ.get(COMPILE)
@@ -82,13 +93,28 @@ def takes(tensor: Tensor) -> bool:
     return tensor.dtype in DTYPES and tensor.is_cpu and tensor.stride(-1) == 1
 
 
-def _variant() -> Variant:
-    """That of the vectors which torch uses here; ATEN_CPU_CAPABILITY may restrict them."""
+def _fitting() -> list[Variant]:
+    """What this machine can run, best first: of the vectors that torch uses, which ATEN_CPU_CAPABILITY may restrict."""
     named, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
-    for variant in recipes.variants(os.uname().machine):
-        if variant.vectors == named and all(has.get(each) for each in variant.has):
-            return variant
-    return recipes.GENERIC
+    fitting = [
+        variant
+        for variant in recipes.variants(os.uname().machine)
+        if variant.vectors == named
+        and all(has.get(each) for each in variant.has)
+        and (not variant.tiles or _may_tile())
+    ] or [recipes.GENERIC]
+    if chosen := os.environ.get(VARIANT):
+        names = [variant.name for variant in fitting]
+        if chosen not in names:
+            raise Unsupported(f"{VARIANT} is {chosen!r}; this machine runs {', '.join(names)}")
+        return fitting[names.index(chosen) :]
+    return fitting
+
+
+def _may_tile() -> bool:
+    """Ask Linux for the tile registers, for all threads of this process; it grants them where it can save them."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # of x86-64, with which variants of tiles begin
+    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def _compiled(variant: Variant) -> Path:

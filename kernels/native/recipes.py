@@ -25,24 +25,31 @@ class CannotCompile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kind of processor. `vectors` is torch's name of its best vectors; `has` names what it must have besides."""
+    """One kind of processor. `vectors` is torch's name of its best vectors; `has` names what it must have besides, `tiles`
+    whether a process must ask for the registers (AMX).
+    """
 
     name: str
     vectors: str
     has: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    tiles: bool = False
 
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+AVX512_BF16 = (*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16")
+HAS_BF16 = ("avx512_vnni", "avx512_vbmi", "avx512_bf16")
 GENERIC = Variant("generic", "DEFAULT")  # the compiler's default, which every processor of the kind has
 X86 = (  # best first
     Variant(
-        "avx512_bf16",
+        "amx_bf16",
         "AVX512",
-        ("avx512_vnni", "avx512_vbmi", "avx512_bf16"),
-        (*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16"),
+        (*HAS_BF16, "amx_tile", "amx_bf16", "amx_int8"),
+        (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        tiles=True,
     ),
+    Variant("avx512_bf16", "AVX512", HAS_BF16, AVX512_BF16),
     Variant("avx512_vnni", "AVX512", ("avx512_vnni",), (*AVX512, "-mavx512vnni")),
     Variant("avx512", "AVX512", (), AVX512),
     Variant("avx2", "AVX2", (), AVX2),

@@ -74,7 +74,7 @@ def one(path: Path, number: int) -> Path:
 
 
 def test_the_packages_own_library_needs_no_compiler(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sources, variant = one(tmp_path / "csrc", 7), build._variant()
+    sources, variant = one(tmp_path / "csrc", 7), build._fitting()[0]
     recipes.PACKAGED.mkdir()
     place = recipes.PACKAGED / recipes.file_name(variant, sources)
     recipes.compile_library(recipes.find_compiler(), variant.flags, sources, place)
@@ -98,4 +98,4 @@ def test_the_variant_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(build.torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors)
         found = {f"avx512_{each}": True for each in has.split()}
         monkeypatch.setattr(build.torch.cpu, "get_capabilities", lambda found=found: found)
-        assert build._variant().name == name
+        assert build._fitting()[0].name == name
