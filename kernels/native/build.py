@@ -114,7 +114,8 @@ def _fitting() -> list[Variant]:
 def _may_tile() -> bool:
     """Ask Linux for the tile registers, for all threads of this process; it grants them where it can save them."""
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # of x86-64, with which variants of tiles begin
-    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+    refused: int = ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)
+    return refused == 0
 
 
 def _compiled(variant: Variant) -> Path:

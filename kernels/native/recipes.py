@@ -25,8 +25,8 @@ class CannotCompile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kind of processor. `vectors` is torch's name of its best vectors; `has` names what it must have besides, `tiles`
-    whether a process must ask for the registers (AMX).
+    """One kind of processor. `vectors` is torch's name of its best vectors; `has` names what it must have besides.
+    Before it uses `tiles` a process asks for them.
     """
 
     name: str

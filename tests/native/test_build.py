@@ -58,8 +58,10 @@ def test_without_a_compiler_the_provider_says_so(fresh: pytest.MonkeyPatch, capl
 
 
 def test_sources_that_do_not_compile_are_a_reason_and_leave_nothing(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "bad.cpp").write_text("int main( {")
-    fresh.setattr(recipes, "SOURCES", tmp_path)
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "bad.cpp").write_text("int main( {")
+    fresh.setattr(recipes, "SOURCES", sources)
     fresh.setenv("ARIL_CACHE", str(tmp_path / "cache"))
     with pytest.raises(build.Unsupported, match=r"do not compile with .*error"):
         build.library()
@@ -99,3 +101,33 @@ def test_the_variant_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         found = {f"avx512_{each}": True for each in has.split()}
         monkeypatch.setattr(build.torch.cpu, "get_capabilities", lambda found=found: found)
         assert build._fitting()[0].name == name
+
+
+def test_tiles_are_used_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.os, "uname", lambda: SimpleNamespace(machine="x86_64"))
+    monkeypatch.setattr(build.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(build.torch.cpu, "get_capabilities", lambda: dict.fromkeys(recipes.X86[0].has, True))
+    for granted, name in ((True, "amx_bf16"), (False, "avx512_bf16")):
+        monkeypatch.setattr(build, "_may_tile", lambda granted=granted: granted)
+        assert build._fitting()[0].name == name
+
+
+def test_a_variant_may_be_named_and_another_machines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [variant.name for variant in build._fitting()]
+    monkeypatch.setenv(build.VARIANT, names[-1])
+    assert [variant.name for variant in build._fitting()] == names[-1:]
+    monkeypatch.setenv(build.VARIANT, "avx9")
+    with pytest.raises(build.Unsupported, match=f"ARIL_CPU_VARIANT is 'avx9'; this machine runs {', '.join(names)}"):
+        build._fitting()
+
+
+def test_a_compiler_that_does_not_know_the_best_variant_makes_the_next(
+    fresh: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (best, *_), sources = build._fitting(), one(tmp_path / "csrc", 7)
+    unknown = recipes.Variant("newest", best.vectors, flags=("-mno-such-instructions",))
+    fresh.setattr(build, "_fitting", lambda: [unknown, best])
+    fresh.setattr(recipes, "SOURCES", sources)
+    fresh.setenv("ARIL_CACHE", str(tmp_path / "cache"))
+    assert build.library().one() == 7
+    assert "native_kernels_second_best" in caplog.text
