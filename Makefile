@@ -13,7 +13,7 @@ lint: setup-dev
 	MYPYPATH=.venv/src .venv/bin/mypy
 
 test: lint
-	.venv/bin/pytest
+	bash scripts/tests.sh
 
 clients: setup-dev
 	sh scripts/clients.sh
