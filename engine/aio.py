@@ -78,12 +78,13 @@ class AsyncEngine:
         adapter: AdapterRef | None = None,
         priority: int = 0,
         salt: str = "",
+        owner: str = "",
     ) -> AsyncIterator[Chunk]:
         if params.bad_words:
             params = await asyncio.to_thread(self._engine.text.spelled, params)
         mailbox = Mailbox(params.n)
         reader = _Reader(asyncio.get_running_loop(), mailbox, params.n)
-        request = Request(request_id, list(prompt), params, adapter, priority, salt)
+        request = Request(request_id, list(prompt), params, adapter, priority, salt, owner)
         asked = params.structured_outputs
         ready = None if asked is None else await self._grammar(asked)
         self._post(lambda: self._admit(request, reader))

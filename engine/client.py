@@ -71,12 +71,13 @@ class EngineClient(EngineFacts, Protocol):
         adapter: AdapterRef | None = None,
         priority: int = 0,
         salt: str = "",
+        owner: str = "",
     ) -> AsyncIterator[Chunk]:
         """Chunks of all `params.n` choices, until each has finished.
 
         Raises InvalidRequest before the first chunk (prompt empty, too long, token outside the vocabulary, adapter not
-        loaded) and EngineDead. Requests with different salts share no cached prefix. Closing the iterator early aborts
-        the request.
+        loaded) and EngineDead. Requests with different salts share no cached prefix; owners that wait at one priority
+        get equal shares of the engine. Closing the iterator early aborts the request.
         """
 
     async def abort(self, request_id: str) -> None: ...

@@ -52,6 +52,7 @@ class Request:
     adapter: AdapterRef | None = None
     priority: int = 0  # lower runs earlier, as in vLLM
     salt: str = ""  # requests with different ones share no cached prefix
+    owner: str = ""  # whoever it is for: those who wait at one priority get equal shares
     index: int = 0  # which of the `n` choices this is
     parent: str | None = None  # id of the sibling whose prompt blocks this one shares
     arrival: int = 0  # order of arrival, set by the scheduler
@@ -111,7 +112,7 @@ class Request:
 
     def choices(self) -> list[Request]:
         """Itself and, for n > 1 or several beams, the siblings that share its prompt."""
-        of_all = self.prompt, self.params, self.adapter, self.priority, self.salt
+        of_all = self.prompt, self.params, self.adapter, self.priority, self.salt, self.owner
         others = range(1, self.params.num_rows)
         return [self, *(Request(f"{self.id}#{at}", *of_all, index=at, parent=self.id) for at in others)]
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from ..core.errors import ArilError, DoesNotFit, InvalidAdapter, InvalidRequest, NotFound, Unavailable
@@ -96,13 +97,10 @@ class Here:
                 permit.end(tally.outcome())
 
     def _chunks(self, asked: Generation) -> Stream:
-        adapter, each = asked.work.resolution.ref, zip(asked.work.prompts, asked.work.params, strict=True)
-        streams = [
-            self.engine.generate(
-                f"{asked.id}-{at}", prompt, params, adapter=adapter, priority=asked.priority, salt=asked.salt
-            )
-            for at, (prompt, params) in enumerate(each)
-        ]
+        work, generate = asked.work, partial(self.engine.generate, priority=asked.priority, salt=asked.salt)
+        generate = partial(generate, adapter=work.resolution.ref, owner=str(work.caller.tenant_id))
+        each = enumerate(zip(work.prompts, work.params, strict=True))
+        streams = [generate(f"{asked.id}-{at}", prompt, params) for at, (prompt, params) in each]
         return _checked(streams[0]) if len(streams) == 1 else _merged(streams)
 
 

@@ -43,6 +43,8 @@ async def create(
     body: Annotated[ResponseRequest, Depends(reads(ResponseRequest))],
 ) -> Response:
     """Make a response, on the base or on an adapter."""
+    if body.background:
+        caller = replace(caller, patient=True)
     return await unless_gone(request, _answer(Asking(request, face, caller, body), body))
 
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from aril.engine.params import SamplingParams
 from aril.server.responses import shelf
-from builders.registry import Place, alive
+from builders.registry import Place, Registry, alive, until
 from builders.tenants import Tenant, tenant
 
 ASK = "what is an aril?"
 BODY = {"model": "tiny", "input": ASK, "background": True, "ignore_eos": True, "max_output_tokens": 20_000}
 PATH = "/v1/responses"
+ROWS = 64  # that the engine has
+
+
+@asynccontextmanager
+async def busy(registry: Registry, num_rows: int) -> AsyncIterator[None]:
+    """While somebody waits for so many answers, none of which ends."""
+    params = SamplingParams(n=num_rows, max_tokens=20_000, ignore_eos=True)
+    async with aclosing(registry.engine.generate(f"busy-{num_rows}", [5], params)) as chunks:  # type: ignore[type-var]
+        await anext(chunks)
+        yield
 
 
 async def status_when(http: httpx.AsyncClient, id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -72,6 +84,33 @@ async def test_another_tenant_sees_nothing_of_a_response(sqlite_place: Place) ->
         body = {"model": "tiny", "input": "go on", "previous_response_id": id}
         assert (await registry.http.post(PATH, json=body, headers=keys[1])).status_code == 400
         assert (await registry.http.post(f"{PATH}/{id}/cancel", headers=keys[0])).json()["status"] == "cancelled"
+
+
+@alive
+async def test_whoever_waits_passes_what_is_made_in_the_background(sqlite_place: Place) -> None:
+    async with sqlite_place.running() as registry:
+        ours, theirs = await tenant(registry, "ours"), await tenant(registry, "theirs")
+        for _ in range(ROWS):
+            assert (await ours.send("POST", PATH, json=BODY)).status_code == 200
+        await until(lambda: registry.engine.status().running == ROWS)
+        for _ in range(3):
+            assert (await theirs.ask("tiny")).status_code == 200
+        assert registry.engine.status().running + registry.engine.status().waiting == ROWS  # none has ended
+
+
+@alive
+async def test_tenants_take_turns_in_the_background(sqlite_place: Place) -> None:
+    short = {**BODY, "max_output_tokens": 2}
+    async with sqlite_place.running() as registry, AsyncExitStack() as last:
+        ours, theirs = await tenant(registry, "ours"), await tenant(registry, "theirs")
+        await last.enter_async_context(busy(registry, 1))
+        async with busy(registry, ROWS - 1):
+            for who, body in ((ours, short), (ours, BODY), (ours, BODY), (theirs, short)):
+                begun = await who.send("POST", PATH, json=body)
+            await until(lambda: registry.engine.status().waiting == 4)
+            await last.aclose()
+            registry.http.headers.update(theirs.headers)
+            await status_when(registry.http, begun.json()["id"], lambda found: found["status"] == "incomplete")
 
 
 @alive

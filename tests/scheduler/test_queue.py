@@ -1,4 +1,4 @@
-"""Who is next: priority, then the least served adapter, then arrival; nobody is passed for ever."""
+"""Who is next: priority, then the least served owner, adapter, arrival; nobody is passed for ever."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from itertools import count
 
 from aril.engine.params import SamplingParams
 from aril.engine.queue import PATIENCE, Queue
-from aril.engine.request import Request
+from aril.engine.request import BACKGROUND, Request
 from aril.lora.adapter import AdapterRef
 from builders.world import adapter
 
 numbers = count()
 
 
-def request(ref: AdapterRef | None = None, *, priority: int = 0) -> Request:
+def request(ref: AdapterRef | None = None, *, priority: int = 0, owner: str = "") -> Request:
     """A request that arrives now."""
     number = next(numbers)
-    return Request(f"r{number}", [1], SamplingParams(), ref, priority, arrival=number)
+    return Request(f"r{number}", [1], SamplingParams(), ref, priority, owner=owner, arrival=number)
 
 
 def serve(queue: Queue, rounds: int, *, refuse: frozenset[str] = frozenset(), cost: int = 10) -> list[Request]:
@@ -62,6 +62,32 @@ def test_the_base_counts_as_one_adapter() -> None:
     adapted = [request(adapter("a")) for _ in range(9)]
     base = [request() for _ in range(3)]
     assert sum(each in base for each in serve(filled(*adapted, *base), 6)) == 3
+
+
+def test_owners_take_turns_however_many_adapters_one_of_them_has() -> None:
+    crowd = [request(adapter(f"a{at}"), owner="crowd") for at in range(20)]
+    few = [request(owner="few") for _ in range(4)]
+    served = serve(filled(*crowd, *few), 8)
+    assert sum(each in few for each in served) == 4
+
+
+def test_an_owners_share_is_shared_by_its_adapters() -> None:
+    busy = [request(adapter("a"), owner="one") for _ in range(20)]
+    quiet = [request(adapter("b"), owner="one") for _ in range(4)]
+    served = serve(filled(*busy, *quiet, *(request(owner="other") for _ in range(20))), 16)
+    assert sum(each in quiet for each in served) == 4
+
+
+def test_what_goes_before_them_all_does_not_set_background_work_back() -> None:
+    first = [request(priority=BACKGROUND, owner="first") for _ in range(20)]
+    queue = filled(*first)
+    for _ in range(50):
+        queue.push(request(owner="talks"))
+    serve(queue, 51)
+    later = [request(priority=BACKGROUND, owner="later") for _ in range(4)]
+    for each in later:
+        queue.push(each)
+    assert sum(each in later for each in serve(queue, 8)) == 4
 
 
 def test_an_adapter_that_was_away_has_saved_nothing_up() -> None:
