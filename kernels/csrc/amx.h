@@ -74,16 +74,38 @@ ARIL_INLINE void tile_sums(const bf16* x, int64_t x_stride, const bf16* panel, i
     }
 }
 
-// c[rows, NR] = x[rows, 2 * pairs] times a panel [pairs][NR][2], for at most 32 rows. x has zeros up to a whole unit.
-inline void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride, const bf16* x, int64_t x_stride,
-                         const bf16* panel, int64_t pairs, AheadLines ahead) {
-    const bool second = rows > TILE;
-    const int64_t units = pairs / TILE, rest = pairs % TILE;
-    tiles.shape(std::min(rows, TILE), second ? rows - TILE : 0);
+// The sums of rows, or of more than sixteen, in memory: load_sums and store_sums are exact.
+ARIL_INLINE void load_sums(const float* c, int64_t c_stride, bool second) {
+    _tile_loadd(0, c, c_stride * 4);
+    _tile_loadd(1, c + TILE, c_stride * 4);
+    if (!second) return;
+    _tile_loadd(2, c + TILE * c_stride, c_stride * 4);
+    _tile_loadd(3, c + TILE * c_stride + TILE, c_stride * 4);
+}
+
+ARIL_INLINE void store_sums(float* c, int64_t c_stride, bool second) {
+    _tile_stored(0, c, c_stride * 4);
+    _tile_stored(1, c + TILE, c_stride * 4);
+    if (!second) return;
+    _tile_stored(2, c + TILE * c_stride, c_stride * 4);
+    _tile_stored(3, c + TILE * c_stride + TILE, c_stride * 4);
+}
+
+ARIL_INLINE void clear_sums() {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+}
+
+// c[rows, NR] = (or continues with) x[rows, 2 * pairs] times a panel [pairs][NR][2], for at most 32 rows. x has zeros up to a
+// whole unit.
+inline void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride, const bf16* x, int64_t x_stride,
+                         const bf16* panel, int64_t pairs, bool onto, AheadLines ahead) {
+    const bool second = rows > TILE;
+    const int64_t units = pairs / TILE, rest = pairs % TILE;
+    tiles.shape(std::min(rows, TILE), second ? rows - TILE : 0);
+    onto ? load_sums(c, c_stride, second) : clear_sums();
     second ? tile_sums<true>(x, x_stride, panel, units, ahead) : tile_sums<false>(x, x_stride, panel, units, ahead);
     if (rest) {
         alignas(64) bf16 last[TILE * 2 * NR] = {};
@@ -91,11 +113,7 @@ inline void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride,
         const bf16* at = x + units * TILE_INPUTS;
         second ? tile_sums<true>(at, x_stride, last, 1, {nullptr, 0}) : tile_sums<false>(at, x_stride, last, 1, {nullptr, 0});
     }
-    _tile_stored(0, c, c_stride * 4);
-    _tile_stored(1, c + TILE, c_stride * 4);
-    if (!second) return;
-    _tile_stored(2, c + TILE * c_stride, c_stride * 4);
-    _tile_stored(3, c + TILE * c_stride + TILE, c_stride * 4);
+    store_sums(c, c_stride, second);
 }
 
 }  // namespace aril
