@@ -16,6 +16,11 @@ Refusal = tuple[str, str | None]  # why, and the field at fault; None: that of t
 Bits = NDArray[np.int32]  # [words_of(vocab)]: token t is bit t % 32 of word t // 32
 
 
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Instead of a refusal or none: the constraint was not tried out to the end, as too many slow ones wait."""
+
+
 def words_of(vocab_size: int) -> int:
     """Words that a mask of the vocabulary takes."""
     return -(-vocab_size // 32)

@@ -19,7 +19,7 @@ from .spanned import SpannedGrammar
 
 KEPT = 64  # constraints, those in use aside; the states of a large one take some MB
 NICENESS = 5  # of the threads that compile, beside the engine's
-THREADS = 4  # constraints that are made ready at a time; most of that is waiting for the nursery
+THREADS = 32  # that make constraints ready, begun as needed: more than may wait for the nursery because they are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Grammars:
         """End threads and processes; nothing may be asked afterwards."""
         with self._lock:
             tools, pool, self._threads = self._tools, self._threads, None
+        _end_guard(tools)  # first, as threads wait for its answers
         if pool is not None:
             pool.shutdown(cancel_futures=True)
-        if tools is not None and not tools.cancelled() and tools.exception() is None:
-            tools.result().guard.close()
+        _end_guard(tools)  # which may have been made meanwhile
 
     def _held(self, asked: StructuredOutputs) -> Future[Grammar] | None:
         grammar = self._in_use.get(asked)
@@ -141,6 +141,11 @@ class Grammars:
         with self._lock:
             self._in_use[asked] = grammar
         return grammar
+
+
+def _end_guard(tools: Future[_Tools] | None) -> None:
+    if tools is not None and tools.done() and not tools.cancelled() and tools.exception() is None:
+        tools.result().guard.close()
 
 
 def _yield_to_others() -> None:

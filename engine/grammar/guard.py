@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection, Pipe
 
 from ...core.errors import InvalidRequest, Unavailable
 from .asked import StructuredOutputs
-from .base import Refusal, Vocabulary
+from .base import Busy, Refusal, Vocabulary
 
-PATIENCE = 4.0  # seconds for one constraint; only behind many that each use up their time does one wait that long
+PATIENCE = 60.0  # seconds for a nursery that lives to answer; behind all slow ones that may wait it takes half
 START_PATIENCE = 120.0  # seconds for a nursery to begin, which imports the library and reads the vocabulary
 ENDED = "the process that tries constraints out ended; try again"
 
@@ -39,11 +39,11 @@ class Guard:
         with self._lock:
             answer = self._started().try_out(asked)
         try:
-            why = answer.result(PATIENCE)
+            why: Refusal | Busy | None = answer.result(PATIENCE)
         except NotInTime:
-            raise Unavailable(
-                "too many constraints are waiting to be compiled; try again", code="compiler_busy"
-            ) from None
+            why = Busy()
+        if isinstance(why, Busy):
+            raise Unavailable("too many constraints are waiting to be compiled; try again", code="compiler_busy")
         if why is not None:
             words, param = why
             raise asked.refused(words) if param is None else InvalidRequest(words, param=param)
@@ -81,7 +81,7 @@ class _Nursery:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        self._jobs: dict[int, Future[Refusal | None]] = {}
+        self._jobs: dict[int, Future[Refusal | Busy | None]] = {}
         self._num_jobs = 0
         self._hung_up = False
         try:
@@ -100,9 +100,9 @@ class _Nursery:
         """Whether it is known to be no more, or to be ending: one that was killed hangs up a little before."""
         return self._hung_up or self._process.poll() is not None
 
-    def try_out(self, asked: StructuredOutputs) -> Future[Refusal | None]:
+    def try_out(self, asked: StructuredOutputs) -> Future[Refusal | Busy | None]:
         """Why `asked` is refused, when that is known; None: it is not."""
-        answer: Future[Refusal | None] = Future()
+        answer: Future[Refusal | Busy | None] = Future()
         self._num_jobs += 1
         self._jobs[self._num_jobs] = answer
         try:

@@ -77,5 +77,6 @@ def test_every_field_stands_in_the_table(where: str, theirs: ModuleType, ours: t
 
 
 def test_the_page_tells_the_numbers_of_the_code() -> None:
-    for number in (nursery.CPU_SECONDS, nursery.SECONDS, nursery.MEMORY >> 20, f"{LARGEST:,}", f"{MAX_BAD_WORDS:,}"):
+    times = (nursery.CPU_SECONDS, nursery.SECONDS, nursery.QUICK_CPU_SECONDS)
+    for number in (*times, nursery.MOST_SLOW, nursery.MEMORY >> 20, f"{LARGEST:,}", f"{MAX_BAD_WORDS:,}"):
         assert f"{number} " in " ".join(PAGE.split())

@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import as_completed
 
 import pytest
 from aril.core.errors import InvalidRequest, Unavailable, Unsupported
 from aril.engine.grammar.asked import StructuredOutputs
 from aril.engine.grammar.base import Vocabulary
 from aril.engine.grammar.grammars import KEPT, Grammars
+from aril.engine.grammar.nursery import MOST_SLOW
 from builders.grammars import takes
 from builders.hostile_grammars import HARMLESS, HOSTILE
 
@@ -86,6 +88,30 @@ def test_a_good_one_need_not_wait_for_a_hostile_one(grammars: Grammars) -> None:
     assert not bad.done()
     with pytest.raises(InvalidRequest, match="takes too long"):
         bad.result()
+
+
+def slow(at: int) -> StructuredOutputs:
+    """One that takes all the time that it gets, and differs from the others."""
+    return StructuredOutputs(json=HOSTILE["40 patterns at once"]["json"], whitespace_pattern=f" {{0,{at}}}")
+
+
+def test_a_quick_one_waits_for_few_of_a_crowd_of_slow_ones(grammars: Grammars) -> None:
+    crowd = [grammars.of(slow(at)) for at in range(6)]
+    grammars.of(StructuredOutputs(regex="quick beside a crowd")).result()
+    assert sum(each.done() for each in crowd) < len(crowd) / 2
+    for each in crowd:
+        with pytest.raises(InvalidRequest, match="takes too long"):
+            each.result()
+
+
+def test_what_is_slow_beside_too_many_others_is_to_be_asked_again(vocabulary: Vocabulary) -> None:
+    grammars = Grammars("llguidance", lambda: vocabulary)
+    crowd = {grammars.of(slow(at)): slow(at) for at in range(2 * MOST_SLOW)}
+    told = next(each for each in as_completed(crowd) if isinstance(each.exception(), Unavailable))
+    assert getattr(told.exception(), "code", "") == "compiler_busy"
+    assert grammars.of(crowd[told]) is not told
+    grammars.close()
+    assert all(each.done() for each in crowd)
 
 
 def test_a_nursery_that_dies_is_replaced(vocabulary: Vocabulary) -> None:
