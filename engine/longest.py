@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -18,7 +19,25 @@ COMPOSED = 4
 CUTTERS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "UnicodeScripts")  # unless what they cut at goes
 
 
-def longest_token(backend: Tokenizer, pieces: Pieces, vocab_size: int) -> int | None:
+CONTINUES = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The most characters that one token stands for. One that begins with a byte of `left_out` may have no token."""
+
+    characters: int
+    left_out: bytes = b""
+
+    def fewest(self, text: str) -> int:
+        """Tokens that `text` has at least."""
+        num_kept = len(text)
+        if self.left_out:
+            num_kept = len(text.encode("utf-8", "surrogatepass").translate(None, CONTINUES + self.left_out))
+        return -(-num_kept // self.characters)
+
+
+def longest_token(backend: Tokenizer, pieces: Pieces, vocab_size: int) -> Longest | None:
     """None where a token may stand for any number of characters: some tokenizers leave out or fold what they meet."""
     model = backend.model
     if not isinstance(model, BPE) or model.continuing_subword_prefix or model.end_of_word_suffix:
@@ -30,10 +49,11 @@ def longest_token(backend: Tokenizer, pieces: Pieces, vocab_size: int) -> int | 
     if None in shrinks or any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
         return None
     tokens = [pieces[token_id] for token_id in range(vocab_size)]
-    if len({token for token in tokens if len(token) == 1}) < 256:
-        return None  # bytes that are no token are left out
+    left_out = bytes({*range(256)} - {token[0] for token in tokens if len(token) == 1})
+    if left_out and (shrinks or model.byte_fallback):
+        return None  # what is kept of a text might become what is left out, or a part of what is unknown
     longest = max(sum(byte & 0xC0 != 0x80 for byte in token) for token in tokens)
-    return longest * max((shrink for shrink in shrinks if shrink), default=1)
+    return Longest(longest * max((shrink for shrink in shrinks if shrink), default=1), left_out)
 
 
 def _parts(whole: Any, inner: str) -> Sequence[Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from ..models.source import Source
 from .detokenizer import Detokenizer
 from .grammar.base import Vocabulary
 from .infill import infill_of
-from .longest import longest_token
+from .longest import Longest, longest_token
 from .params import SamplingParams
 from .pieces import Pieces
 from .templates import Renderer, chosen, read_template, render
@@ -119,8 +119,8 @@ class Text:
         return whole[len(line) :] if whole[: len(line)] == line else self.encode(text, add_special_tokens=False)
 
     @functools.cached_property
-    def longest_token(self) -> int | None:
-        """The most characters of a text that one token stands for; None where there is no such number."""
+    def longest_token(self) -> Longest | None:
+        """How much of a text one token stands for; None where that has no bound."""
         return longest_token(self._backend, self._pieces, self.vocab_size)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from ..core.errors import InvalidRequest
 from ..engine.client import EngineFacts
-from ..engine.templates import render, render_apart
+from ..engine.templates import LARGEST, render, render_apart
 from ..engine.text import Text
 from . import in_words
 from .deps import Face
@@ -41,15 +41,17 @@ class Room:
 
     def check(self, written: str, text: Text, param: str) -> None:
         """Raises InvalidRequest for what is too long whatever its tokens are; to know them would take seconds."""
-        if self.keep is not None or len(written) <= self.max_model_len:
+        if len(written) <= self.max_model_len:
+            return
+        if self.keep is not None:
+            _check_end(written, param)
             return
         longest = text.longest_token
-        if longest is not None and len(written) > self.max_model_len * longest:
-            least = -(-len(written) // longest)
+        if longest is not None and (least := longest.fewest(written)) > self.max_model_len:
             raise InvalidRequest(
                 f"This model's maximum context length is {self.max_model_len} tokens. However, your {param} has "
-                f"{len(written)} characters, which are {least} tokens or more, as none has over {longest} characters. "
-                f"Please reduce the length of the {param}.",
+                f"{len(written)} characters, which are {least} tokens or more, as none has over {longest.characters} "
+                f"characters. Please reduce the length of the {param}.",
                 param=param,
                 code="context_length_exceeded",
             )
@@ -57,6 +59,16 @@ class Room:
     def cut(self, prompt: list[int]) -> list[int]:
         """What counts of `prompt`."""
         return prompt if self.keep is None else prompt[-self.keep :]
+
+
+def _check_end(written: str, param: str) -> None:
+    """Raises InvalidRequest where all of a text would take seconds to tokenise, for the sake of its last tokens."""
+    if len(written) > LARGEST:
+        raise InvalidRequest(
+            f"{param}: {len(written)} characters are over {LARGEST}, the most that truncate_prompt_tokens cuts; send "
+            "its end",
+            param=param,
+        )
 
 
 class Conversation(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from aril.engine.templates import LARGEST
 
 TEXT = "zebra " * 20_000
 CHAT = [{"role": "user", "content": TEXT}]
@@ -45,6 +46,12 @@ def test_where_only_its_end_counts_it_is_cut(http: httpx.Client) -> None:
     end = http.post("/v1/completions", json={**SHORT, "prompt": tokens[-9:]})
     assert whole.json()["choices"] == end.json()["choices"]
     assert whole.json()["usage"]["prompt_tokens"] == 9
+
+
+def test_what_would_take_seconds_to_cut_is_refused(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={**SHORT, "prompt": "a" * (LARGEST + 1), "truncate_prompt_tokens": 9})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+    assert f"over {LARGEST}" in answer.json()["error"]["message"]
 
 
 def test_the_oldest_turns_are_left_out_though_nobody_counts_their_tokens(http: httpx.Client) -> None:
