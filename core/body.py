@@ -68,6 +68,13 @@ def parse_exact(schema: type[B], raw: bytes) -> B:
         raise _explained(error, schema) from None
 
 
+def words_of(finding: Mapping[str, Any]) -> str:
+    """What one of pydantic's findings says, in our words where we have any, and without a kind before those of a check
+    of our own."""
+    message: str = _WORDS.get(finding["type"], finding["msg"])
+    return message.removeprefix("Value error, ")
+
+
 def describes(schema: type[BaseModel]) -> dict[str, object]:
     """What OpenAPI says about a body of `schema`."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
@@ -107,7 +114,7 @@ def _explained(error: ValidationError, schema: type[BaseModel]) -> InvalidReques
         return InvalidRequest(f"{param}: there is no such field; there are {known}", param=param, code="unknown_field")
     if not param:
         return InvalidRequest("the body must be a JSON object", code="invalid_type")
-    told = dict.fromkeys(_WORDS.get(f["type"], f["msg"]) for f in findings if _path(f["loc"]) == param)  # of a union
+    told = dict.fromkeys(words_of(found) for found in findings if _path(found["loc"]) == param)  # of a union
     code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
     return InvalidRequest(f"{param}: {'; or: '.join(told)}", param=param, code=code)
 

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..core.body import words_of
 from ..core.errors import ArilError, InvalidRequest, Overloaded, ShuttingDown, TimedOut
 from ..core.http_status import body_of, headers_of, status_of
 from ..core.log import event, get_logger
@@ -78,7 +79,7 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return await _failed(request, InvalidRequest(f"{name}: {first['msg']}", param=name))
+    return await _failed(request, InvalidRequest(f"{name}: {words_of(first)}", param=name))
 
 
 async def _refused_by_framework(request: Request, error: Exception) -> Response:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import regex
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from ...core.body import words_of
 from ...core.errors import InvalidRequest
 from ...engine.params import SamplingParams
 from ...lora.adapter import AdapterRef
@@ -77,7 +78,7 @@ def golden_of(raw: str | bytes | Sequence[Any]) -> list[dict[str, Any]]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        raise InvalidRequest(f"golden{place}: {first['msg']}", param="golden") from None
+        raise InvalidRequest(f"golden{place}: {words_of(first)}", param="golden") from None
     return [prompt.model_dump(exclude_none=True) for prompt in found]
 
 
