@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "amx.h"
 #include "attention.h"
 #include "tile.h"
 
@@ -259,7 +260,9 @@ extern "C" void aril_attention(void* out, const void* q, const void* k_cache, co
         const Tensors<T> tensors{static_cast<T*>(out), static_cast<const T*>(q), static_cast<const T*>(k_cache),
                                  static_cast<const T*>(v_cache), static_cast<const int32_t*>(query_start),
                                  static_cast<const int32_t*>(seq_lens), static_cast<const int32_t*>(block_table)};
-#if defined(__AVX512BF16__)
+#if defined(ARIL_TILES)
+        if constexpr (std::is_same_v<T, bf16>) return attend_by_tiles(tensors, shape, cores);
+#elif defined(__AVX512BF16__)
         if constexpr (std::is_same_v<T, bf16>) return attend_by_dots(tensors, shape, cores);
 #endif
         attend(tensors, shape, cores);

@@ -10,7 +10,6 @@ namespace aril {
 namespace {
 
 constexpr int64_t KEYS = 128;        // positions of one chunk
-constexpr float NOTHING = -3.0e38f;  // the highest score of no score: a number, so that no difference is NaN
 
 struct Layout {  // of what is kept of n queries with one key head
     int64_t n, width;
@@ -20,21 +19,6 @@ struct Layout {  // of what is kept of n queries with one key head
     float* highest(float* part) const { return part + n * width; }
     float* total(float* part) const { return highest(part) + lanes(); }
 };
-
-// 2^x to 1e-7; what is hidden (-inf) gives 0.
-ARIL_INLINE vf exp2(vf x) {
-    const vf bounded = (vf)_mm512_max_ps((__m512)splat(-200.0f), (__m512)x);  // NaN stays
-    const vf whole = (vf)_mm512_roundscale_ps((__m512)bounded, 0), r = bounded - whole;
-    vf p = splat(1.32647e-3f);
-    p = p * r + 9.67151e-3f;
-    p = p * r + 5.550734e-2f;
-    p = p * r + 2.4022242e-1f;
-    p = p * r + 6.9314698e-1f;
-    p = p * r + 1.0f;
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)whole);
-}
-
-constexpr float LOG2E = 1.44269504088896341f;
 
 // Scores [count] become weights relative to the highest; `from` and `to` bound what the query sees.
 void soften(bf16* weights, float* scores, int64_t count, int64_t from, int64_t to, const Shape& s, float* highest, float* total) {

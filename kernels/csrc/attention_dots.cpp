@@ -5,50 +5,38 @@
 // So a chunk can be computed by whoever is free, and a query's result has the same bits whether its token came in a prompt, in
 // a piece of one, or alone, and however a long row was cut.
 #include "attention_chunk.h"
+#include "attention_plan.h"
 #include "attention_tiles.h"
 
 #if defined(__AVX512BF16__)
 
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace aril {
 namespace {
 
-constexpr int64_t QUERY_ROWS = 96;   // query vectors of one task, where it has a choice (48: 6% slower on Zen 5)
 constexpr int64_t PANELS_FROM = 8;   // queries for which making panels is worth it
 constexpr int64_t FETCHES_BELOW = 32;  // queries; more of them leave the machine time to read ahead by itself
-constexpr int64_t TASKS = 4;         // for each thread at least, where rows can be cut
-constexpr double WORTH = 1e6;        // queries times keys times dimensions for which another thread is called (about 3 us)
 
-// Some queries of a row that are computed together.
-struct Group {
-    int64_t row, token, tokens, position;  // token, position: of the first
-    int64_t first, last;                   // chunks that they see
-    int64_t pieces;                        // of those chunks, for a task each
-    float* parts;                          // of each chunk and key head, where there are several pieces; else null
-    int64_t chunks() const { return last - first; }
-};
-
-struct Task {
-    const Group* group;
-    int64_t head, heads, first, last;  // key heads and chunks
-};
-
-class Worker {
+class DotsWorker {
 public:
-    Worker(const Tensors<bf16>& tensors, const Shape& shape, const Group& group)
+    static constexpr int64_t KEYS = aril::KEYS, APART_FROM = PANELS_FROM;
+    static constexpr int64_t QUERY_ROWS = 96;  // 48: 6% slower on Zen 5
+
+    static int64_t size(int64_t tokens, const Shape& s) { return Layout::of(tokens, s).size(); }
+
+    DotsWorker(const Tensors<bf16>& tensors, const Shape& shape, const Group& group)
         : t_(tensors), s_(shape), g_(group), layout_(Layout::of(group.tokens, shape)) {}
 
     // `next`, if not null, is what this thread will most likely do after that.
     void run(const Task& task, const Task* next) {
         take_memory(task.heads);
         for (int64_t i = 0; i < task.heads; i++) begin(task.head + i, i);
-        int64_t held = find(g_, task.first, at_);
+        int64_t held = find_chunk(g_, task.first, at_);
         for (int64_t chunk = task.first; chunk < task.last; chunk++) {
             const bool more = chunk + 1 < task.last, few = layout_.n < FETCHES_BELOW;
-            const int64_t held_next = more ? find(g_, chunk + 1, next_) : next ? find(*next->group, next->first, next_) : 0;
+            const int64_t held_next =
+                more ? find_chunk(g_, chunk + 1, next_) : next ? find_chunk(*next->group, next->first, next_) : 0;
             for (int64_t i = 0; i < task.heads; i++) {
                 float* part = this->part(chunk, task.head + i);
                 const bool same = i + 1 < task.heads;
@@ -66,7 +54,7 @@ public:
 
     // The first keys and values of a task that nobody has fetched.
     void bring(const Task& task) {
-        const int64_t held = find(g_, task.first, at_);
+        const int64_t held = find_chunk(g_, task.first, at_);
         for (const bf16* cache : {t_.k_cache, t_.v_cache})
             for (int64_t t = 0; t < held; t++)
                 for (int64_t d = 0; d < s_.dim; d += DIMS) touch(cache + at_[t] + task.head * s_.dim + d);
@@ -103,8 +91,6 @@ private:
         return g_.parts ? g_.parts + ((chunk - g_.first) * s_.kv_heads + head) * layout_.size() : part_;
     }
 
-    int64_t end() const { return g_.position + g_.tokens; }
-
     void begin(int64_t head, int64_t i) {
         empty(state(i), layout_);
         bf16* to = queries(i);
@@ -115,21 +101,10 @@ private:
         }
     }
 
-    // Where the caches hold a chunk's positions, and how many; past the end the last one is repeated, for what is hidden.
-    int64_t find(const Group& group, int64_t chunk, int64_t* at) const {
-        const int64_t held = std::min(KEYS, group.position + group.tokens - chunk * KEYS), step = s_.kv_heads * s_.dim;
-        const int32_t* blocks = t_.block_table + group.row * s_.max_blocks;
-        int64_t position = chunk * KEYS, t = 0;
-        for (int64_t within = position % s_.block_size; t < held; within = 0) {
-            int64_t place = (blocks[(position + t) / s_.block_size] * s_.block_size + within) * step;
-            for (const int64_t stop = std::min(held, t + s_.block_size - within); t < stop; t++, place += step) at[t] = place;
-        }
-        std::fill(at + held, at + KEYS, at[held - 1]);
-        return held;
-    }
+    int64_t find_chunk(const Group& group, int64_t chunk, int64_t* at) const { return find(t_, s_, group, chunk, KEYS, at); }
 
     void see(int64_t chunk, int64_t head, int64_t i, float* part, Upcoming& ahead) {
-        const int64_t begin = chunk * KEYS, held = std::min(KEYS, end() - begin), count = (held + DIMS - 1) / DIMS * DIMS;
+        const int64_t begin = chunk * KEYS, held = std::min(KEYS, g_.end() - begin), count = (held + DIMS - 1) / DIMS * DIMS;
         const bf16 *keys = t_.k_cache + head * s_.dim, *values = t_.v_cache + head * s_.dim;
         const bool panels = layout_.n >= PANELS_FROM;
         for (int64_t t = 0; t < held; t += LANES) {
@@ -217,77 +192,9 @@ private:
     bf16 *weights_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *queries_ = nullptr;
 };
 
-// Rows cut into groups of queries and those into tasks. Tasks of all key heads read memory in the longest pieces; where that
-// would leave a thread without work heads go apart, and then chunks.
-class Plan {
-public:
-    Plan(const Tensors<bf16>& t, const Shape& s, int64_t cores) : s_(s) {
-        groups_.clear(), tasks_.clear();
-        const int64_t most = std::max<int64_t>(1, QUERY_ROWS / s.shared());
-        double work = 0;
-        for (int64_t row = 0; row < s.rows; row++)
-            for (int64_t token = t.query_start[row], end = t.query_start[row + 1]; token < end; token += most) {
-                const int64_t tokens = std::min(most, end - token), position = t.seq_lens[row] - end + token;
-                const int64_t seen = s.window ? std::max<int64_t>(0, position - s.window + 1) : 0;
-                groups_.push_back({row, token, tokens, position, seen / KEYS, (position + tokens + KEYS - 1) / KEYS, 1, nullptr});
-                work += cost(groups_.back());
-            }
-        threads_ = int(std::max(1.0, std::min(double(cores), work * double(KEYS * s.heads * s.dim) / WORTH)));
-        const double fair = threads_ > 1 ? work / double(threads_ * TASKS) : INFINITY;
-        for (Group& group : groups_) cut(group, fair);
-        lend_memory();
-    }
-
-    void run(const Tensors<bf16>& t) const {
-        const Task* tasks = tasks_.data();
-        const int64_t count = int64_t(tasks_.size());
-        share(threads_, count, [&](int64_t i) {
-            Worker worker(t, s_, *tasks[i].group);
-            if (i < threads_) worker.bring(tasks[i]);
-            worker.run(tasks[i], i + threads_ < count ? &tasks[i + threads_] : nullptr);
-        });
-        for (const Group& group : groups_)
-            if (group.parts) Worker(t, s_, group).join_parts();
-    }
-
-private:
-    static double cost(const Group& group) { return double(group.tokens * group.chunks()); }
-
-    void cut(Group& group, double fair) {
-        const bool apart = cost(group) > fair || group.tokens * s_.shared() >= PANELS_FROM;
-        const int64_t heads = apart ? 1 : s_.kv_heads;
-        group.pieces = std::max<int64_t>(1, std::min(group.chunks(), int64_t(std::ceil(cost(group) / double(s_.kv_heads) / fair))));
-        for (int64_t head = 0; head < s_.kv_heads; head += heads)
-            for (int64_t i = 0; i < group.pieces; i++) {
-                const Range chunks(group.chunks(), i, group.pieces);
-                tasks_.push_back({&group, head, heads, group.first + chunks.begin, group.first + chunks.end});
-            }
-    }
-
-    void lend_memory() {
-        static thread_local Scratch scratch;
-        const auto size = [&](const Group& group) {
-            return group.pieces > 1 ? group.chunks() * s_.kv_heads * Layout::of(group.tokens, s_).size() : 0;
-        };
-        int64_t all = 0;
-        for (const Group& group : groups_) all += size(group);
-        float* memory = scratch.get(all);
-        for (Group& group : groups_)
-            if (group.pieces > 1) group.parts = std::exchange(memory, memory + size(group));
-    }
-
-    static thread_local std::vector<Group> groups_;  // kept from call to call for their memory alone
-    static thread_local std::vector<Task> tasks_;
-    const Shape& s_;
-    int threads_;
-};
-
-thread_local std::vector<Group> Plan::groups_;
-thread_local std::vector<Task> Plan::tasks_;
-
 }  // namespace
 
-void attend_by_dots(const Tensors<bf16>& tensors, const Shape& shape, int64_t cores) { Plan(tensors, shape, cores).run(tensors); }
+void attend_by_dots(const Tensors<bf16>& tensors, const Shape& shape, int64_t cores) { Plan<DotsWorker>(tensors, shape, cores).run(tensors); }
 
 }  // namespace aril
 

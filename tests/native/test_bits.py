@@ -35,7 +35,7 @@ def test_a_row_times_a_weight_is_the_same_alone_and_in_a_batch(dtype: torch.dtyp
 
 
 def attend(
-    q: Tensor, caches: tuple[Tensor, Tensor], table: Tensor, rows: list[tuple[int, int]], **options: int
+    q: Tensor, caches: tuple[Tensor, Tensor], table: Tensor, rows: list[tuple[int, int]], **options: float
 ) -> Tensor:
     """Attention of rows (queries, keys) that share one block table."""
     starts = [sum(n for n, _ in rows[:i]) for i in range(len(rows) + 1)]
@@ -53,9 +53,11 @@ def attend(
     )
 
 
-def cache_of(blocks: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def cache_of(
+    blocks: int, dim: int, dtype: torch.dtype, block: int = BLOCK, kv_heads: int = KV_HEADS
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """A block table of one row, and its keys and values."""
-    shape = blocks, BLOCK, KV_HEADS, dim
+    shape = blocks, block, kv_heads, dim
     table = torch.randperm(blocks, dtype=torch.int32)[None]
     return table, (torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype))
 
@@ -74,6 +76,41 @@ def test_a_query_is_the_same_in_a_prompt_in_pieces_and_alone(
     decodes = attend(q, caches, table, [(1, at + 1) for at in range(length)], **options)
     assert torch.equal(pieces, prompt)
     assert torch.equal(decodes, prompt)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 290}, {"softcap": 5.0}], ids=["all", "window", "softcap"])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "block"),
+    [(9, 3, 64, 16), (16, 1, 96, 32), (4, 4, 128, 16), (8, 1, 256, 16), (20, 1, 64, 16), (6, 3, 64, 8)],
+    ids=str,
+)
+def test_a_query_far_into_a_row_is_the_same_in_every_company(
+    heads: int, kv_heads: int, dim: int, block: int, options: dict[str, float]
+) -> None:
+    """Whichever way its heads are computed: many queries by blocks of them, few from the cache, some heads at once."""
+    length, dtype = 700, torch.bfloat16
+    table, caches = cache_of(length // block + 1, dim, dtype, block, kv_heads)
+    q = torch.randn(length, heads, dim, dtype=dtype)
+    prompt = attend(q, caches, table, [(length, length)], **options)
+    pieces = attend(q, caches, table, [(1, 1), (2, 3), (3, 6), (254, 260), (100, 360), (340, length)], **options)
+    at = [0, 15, 31, 32, 200, 255, 256, 257, 289, 290, 511, 512, 543, 698, 699]
+    decodes = attend(q[at], caches, table, [(1, 1 + each) for each in at], **options)
+    beside_a_piece = attend(q[[699, *range(600)]], caches, table, [(1, length), (600, 600)], **options)
+    assert torch.equal(pieces, prompt)
+    assert torch.equal(decodes, prompt[at])
+    assert torch.equal(beside_a_piece, prompt[[699, *range(600)]])
+
+
+@pytest.mark.parametrize("filler", [torch.nan, torch.inf], ids=str)
+def test_what_a_block_holds_past_the_end_of_a_row_is_not_seen(filler: float) -> None:
+    length = 37
+    table, caches = cache_of(4, 64, torch.bfloat16)
+    q = torch.randn(1, HEADS, 64, dtype=torch.bfloat16)
+    before = attend(q, caches, table, [(1, length)])
+    for cache in caches:
+        cache[table[0, 2], length - 32 :] = filler
+        cache[table[0, 3]] = filler
+    assert torch.equal(attend(q, caches, table, [(1, length)]), before)
 
 
 @DTYPES
