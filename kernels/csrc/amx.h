@@ -19,6 +19,9 @@ constexpr int64_t TILE = 16;        // rows of a register
 constexpr int64_t TILE_INPUTS = 32; // inputs of a unit
 constexpr int64_t TILE_BYTES = 64;  // of a row of a register
 
+// What is written to p stays before the instructions after this: of what those of tiles read the compiler does not know.
+ARIL_INLINE void for_tiles(const void* p) { asm volatile("" ::"r"(p) : "memory"); }
+
 // How the registers of this thread are cut, while it lives: the left side has `first` rows in one and `second` in the other.
 class Tiles {
 public:
@@ -40,6 +43,7 @@ public:
         for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE;
         config.rows[0] = config.rows[1] = config.rows[4] = uint8_t(first);
         config.rows[2] = config.rows[3] = config.rows[5] = uint8_t(second ? second : 1);
+        for_tiles(&config);
         _tile_loadconfig(&config);
     }
 
@@ -105,12 +109,14 @@ inline void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride,
     const bool second = rows > TILE;
     const int64_t units = pairs / TILE, rest = pairs % TILE;
     tiles.shape(std::min(rows, TILE), second ? rows - TILE : 0);
+    for_tiles(panel);
     onto ? load_sums(c, c_stride, second) : clear_sums();
     second ? tile_sums<true>(x, x_stride, panel, units, ahead) : tile_sums<false>(x, x_stride, panel, units, ahead);
     if (rest) {
         alignas(64) bf16 last[TILE * 2 * NR] = {};
         std::copy(panel + units * TILE * 2 * NR, panel + pairs * 2 * NR, last);
         const bf16* at = x + units * TILE_INPUTS;
+        for_tiles(last);
         second ? tile_sums<true>(at, x_stride, last, 1, {nullptr, 0}) : tile_sums<false>(at, x_stride, last, 1, {nullptr, 0});
     }
     store_sums(c, c_stride, second);

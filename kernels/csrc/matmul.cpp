@@ -1,8 +1,9 @@
 // Products with plain weights, packed once into panels: [ceil(N / NR)][K][NR] (tile.h says how a panel row looks), or pairs
 // [ceil(N / NR)][ceil(K / 2)][NR][2] where the machine multiplies such (dots.h).
-#include "amx.h"
 #include "dots.h"
+#include "packing.h"
 #include "product.h"
+#include "tiled.h"
 
 namespace aril {
 namespace {
@@ -63,80 +64,6 @@ struct Pairs {
 };
 #endif
 
-#if defined(ARIL_TILES)
-// One core of Granite Rapids, 512 rows, gate and up of SmolLM2 and what reads them, down and what reads it:
-// all rows and inputs at once 1,875 and 939 us, so 1,547 and 748.
-constexpr int64_t TILED_ROWS = 256;  // of x that stay in L2 while the panels pass by
-constexpr int64_t TILED_UNITS = 9;   // of inputs of a panel that stay in L1 while the rows pass by
-
-// Rows top .. top + height in the columns of some panels. A panel that passes only once comes from memory a little ahead;
-// else the next one is brought while the rows pass by this one.
-void tiled_task(bf16* out, const bf16* x, const bf16* w, const Product& p, int64_t top, int64_t height, Range panels) {
-    alignas(64) float sums[TILED_ROWS * NR];
-    constexpr int64_t LINES = 2 * TILE, SIZE = 2 * TILE * NR;  // of a unit of a panel
-    const int64_t pairs = (p.k + 1) / 2, units = (pairs + TILE - 1) / TILE, steps = (height + 2 * TILE - 1) / (2 * TILE);
-    const int64_t cuts = steps == 1 ? 1 : (units + TILED_UNITS - 1) / TILED_UNITS, lines = (LINES + steps - 1) / steps;
-    Tiles tiles;
-    for (int64_t at = panels.begin; at < panels.end; at++) {
-        const bf16* panel = w + at * pairs * 2 * NR;
-        const char* next = reinterpret_cast<const char*>(panel + (steps == 1 ? NEAR / 2 : pairs * 2 * NR));
-        for (int64_t cut = 0; cut < cuts; cut++) {
-            const Range some(units, cut, cuts);
-            const int64_t first = some.begin * TILE, count = std::min(some.end * TILE, pairs) - first;
-            for (int64_t step = 0; step < steps; step++, next += (some.end - some.begin) * lines * TILE_BYTES) {
-                const Range rows(height, step, steps);
-                const bf16* from = x + (top + rows.begin) * p.x_stride + some.begin * TILE_INPUTS;
-                tile_product(tiles, rows.end - rows.begin, sums + rows.begin * NR, NR, from, p.x_stride,
-                             panel + some.begin * SIZE, count, cut > 0, {next, lines});
-            }
-        }
-        const int64_t column = at * NR, width = std::min<int64_t>(NR, p.n - column);
-        for (int64_t i = 0; i < height; i++) copy(out + (top + i) * p.n + column, sums + i * NR, width);
-    }
-}
-
-void tiled_tasks(bf16* out, const bf16* x, const bf16* w, const Product& p, int threads) {
-    const int64_t down = (p.m + TILED_ROWS - 1) / TILED_ROWS, panels = p.panels();
-    const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
-    share(threads, down * across, [&](int64_t at) {
-        const int64_t top = at / across * TILED_ROWS;
-        tiled_task(out, x, w, p, top, std::min(TILED_ROWS, p.m - top), Range(panels, at % across, across));
-    });
-}
-
-void tiled_product(bf16* out, const bf16* x, const bf16* w, Product p, int64_t cores) {
-    const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);
-    if (p.k % TILE_INPUTS == 0) return tiled_tasks(out, x, w, p, threads);
-    static thread_local Scratch scratch;
-    const int64_t stride = (p.k + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
-    auto* rows = reinterpret_cast<bf16*>(scratch.get(p.m * stride / 2));
-    for (int64_t i = 0; i < p.m; i++) {
-        std::copy(x + i * p.x_stride, x + i * p.x_stride + p.k, rows + i * stride);
-        std::fill(rows + i * stride + p.k, rows + (i + 1) * stride, 0);
-    }
-    p.x_stride = stride;
-    tiled_tasks(out, rows, w, p, threads);
-}
-#endif
-
-// One panel of pairs; block by block, so that what is written stays in L1 until all rows have given their share.
-void pack_panel(bf16* out, const bf16* w, int64_t rows, int64_t k, int64_t stride) {
-    constexpr int64_t BLOCK = 64;
-    for (int64_t begin = 0; begin < k; begin += BLOCK) {
-        const int64_t end = std::min(k, begin + BLOCK), whole = end / 2 * 2;
-        for (int64_t i = 0; i < NR; i++) {
-            const bf16* row = w + i * stride;
-            bf16* to = out + i * 2;
-            int64_t at = begin;
-            for (; i < rows && at < whole; at += 2) memcpy(to + at * NR, row + at, 2 * sizeof(bf16));
-            for (; at < end; at += 2) {
-                to[at * NR] = i < rows ? row[at] : 0;
-                to[at * NR + 1] = 0;
-            }
-        }
-    }
-}
-
 template <class X>
 void linear(X* out, const X* x, const void* w, int64_t w_dtype, const Product& p, int64_t cores) {
     if (w_dtype == BF16) return product(out, x, nullptr, Plain<bf16>{static_cast<const bf16*>(w), p.k}, p, cores);
@@ -174,7 +101,7 @@ extern "C" void aril_linear_pairs(uint16_t* out, const uint16_t* x, const uint16
                                   int64_t x_stride, int64_t cores) {
     using namespace aril;
 #if defined(ARIL_TILES)
-    tiled_product(out, x, w, Product{m, n, k, x_stride}, cores);
+    tiled_product(out, x, TiledPairs(w, k), Product{m, n, k, x_stride}, cores);
 #elif defined(__AVX512BF16__)
     product(out, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
 #endif

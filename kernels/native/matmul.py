@@ -18,6 +18,13 @@ _linear = function("aril_linear", POINTER, POINTER, POINTER, INT, INT, INT, INT,
 _linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
 _rows_of = function("aril_rows_of", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
 _pack_pairs = function("aril_pack_pairs", POINTER, POINTER, INT, INT, INT, INT)
+_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
+_rows_of_split = function("aril_rows_of_split", POINTER, POINTER, POINTER, INT, INT, INT)
+_pack_split = function("aril_pack_split", POINTER, POINTER, POINTER, INT, INT, INT, INT)
+_split_bytes = library().aril_split_bytes
+_split_bytes.argtypes, _split_bytes.restype = (INT,), INT
+
+HAS_TILES: bool = _split_bytes(1) > 0
 
 
 @packer("native")
@@ -26,12 +33,12 @@ def pack_native(w: Tensor) -> Weight | None:
     if not takes(w):
         return None
     if HAS_PAIRS and w.dtype == torch.bfloat16:
-        return _pairs(w)
+        return split_of(w) or pairs_of(w)
     weight = pack_panels(w, PANEL_WIDTH)
     return replace(weight, data=pages.moved(weight.data))
 
 
-def _pairs(w: Tensor) -> Weight:
+def pairs_of(w: Tensor) -> Weight:
     """What ops.matmul.pack_pairs makes, as fast as memory allows."""
     n, k = w.shape
     data = pages.zeros((-(-n // PANEL_WIDTH), -(-k // 2), PANEL_WIDTH, 2), w.dtype)
@@ -39,8 +46,27 @@ def _pairs(w: Tensor) -> Weight:
     return Weight(data, "pairs", n, k)
 
 
+def split_of(w: Tensor) -> Weight | None:
+    """In three quarters of the bytes, for products in tiles, which wait for memory and for nothing else. None where
+    there are no tiles, or for numbers that have too little in common.
+    """
+    if not HAS_TILES:
+        return None
+    n, k = w.shape
+    data = pages.zeros((-(-n // PANEL_WIDTH), _split_bytes(k)), torch.uint8)
+    fits = torch.zeros(1, dtype=torch.int64)
+    _pack_split(data.data_ptr(), fits.data_ptr(), w.data_ptr(), n, k, w.stride(0), torch.get_num_threads())
+    return Weight(data, "split", n, k) if fits else None
+
+
+def _reads(weight: Weight) -> bool:
+    if weight.layout == "split":
+        return HAS_TILES
+    return weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data)
+
+
 def _multiplies(x: Tensor, weight: Weight) -> bool:
-    if not takes(x) or weight.layout == "rows" or weight.data.shape[2] != PANEL_WIDTH:
+    if not takes(x) or not _reads(weight):
         return False
     return weight.layout == "panels" or (HAS_PAIRS and x.dtype == weight.dtype)
 
@@ -48,14 +74,16 @@ def _multiplies(x: Tensor, weight: Weight) -> bool:
 @linear.impl(
     "native",
     when=_multiplies,
-    needs=f"float32 or bfloat16 rows on the CPU and a weight in panels of {PANEL_WIDTH} (pairs: bfloat16 rows)",
+    needs=f"float32 or bfloat16 rows on the CPU, a weight in panels of {PANEL_WIDTH} (pairs and split: bfloat16 rows)",
 )
 def linear_native(x: Tensor, weight: Weight) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
     out = x.new_empty(x.shape[0], weight.n)
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr()
     shape = x.shape[0], weight.n, weight.k, x.stride(0)
-    if weight.layout == "pairs":
+    if weight.layout == "split":
+        _linear_split(*pointers, *shape, torch.get_num_threads())
+    elif weight.layout == "pairs":
         _linear_pairs(*pointers, *shape, torch.get_num_threads())
     else:
         _linear(*pointers, *shape, DTYPES[x.dtype], DTYPES[weight.dtype], torch.get_num_threads())
@@ -64,13 +92,16 @@ def linear_native(x: Tensor, weight: Weight) -> Tensor:
 
 @rows_of.impl(
     "native",
-    when=lambda weight, ids: weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data),
+    when=lambda weight, ids: _reads(weight),
     needs=f"a weight in panels of {PANEL_WIDTH}",
 )
 def rows_of_native(weight: Weight, ids: Tensor) -> Tensor:
     """Copies of numbers that stand a panel's width apart."""
     ids = ids.contiguous()
-    out = weight.data.new_empty(len(ids), weight.k)
+    out = weight.data.new_empty(len(ids), weight.k, dtype=weight.dtype)
     pointers = out.data_ptr(), weight.data.data_ptr(), ids.data_ptr()
+    if weight.layout == "split":
+        _rows_of_split(*pointers, len(ids), weight.k, torch.get_num_threads())
+        return out
     _rows_of(*pointers, len(ids), weight.k, DTYPES[weight.dtype], weight.layout == "pairs", torch.get_num_threads())
     return out
