@@ -88,14 +88,18 @@ async def test_another_tenant_sees_nothing_of_a_response(sqlite_place: Place) ->
 
 @alive
 async def test_whoever_waits_passes_what_is_made_in_the_background(sqlite_place: Place) -> None:
-    async with sqlite_place.running() as registry:
+    body = {**BODY, "max_output_tokens": 300}
+    async with sqlite_place.running() as registry, AsyncExitStack() as last:
         ours, theirs = await tenant(registry, "ours"), await tenant(registry, "theirs")
-        for _ in range(ROWS):
-            assert (await ours.send("POST", PATH, json=BODY)).status_code == 200
-        await until(lambda: registry.engine.status().running == ROWS)
-        for _ in range(3):
-            assert (await theirs.ask("tiny")).status_code == 200
-        assert registry.engine.status().running + registry.engine.status().waiting == ROWS  # none has ended
+        await last.enter_async_context(busy(registry, 1))
+        async with busy(registry, ROWS - 1):
+            ids = [(await ours.send("POST", PATH, json=body)).json()["id"] for _ in range(2)]
+            asked = asyncio.create_task(theirs.ask("tiny"))
+            await until(lambda: registry.engine.status().waiting == 3)
+            await last.aclose()
+            assert (await asked).status_code == 200
+            found = [(await ours.send("GET", f"{PATH}/{id}")).json()["status"] for id in ids]
+    assert found == ["in_progress"] * 2
 
 
 @alive
