@@ -23,10 +23,10 @@ def joined(data: Tensor, k: int) -> Tensor:
     """The panels [P, bytes] of K inputs as pairs [P, 16 U, 32, 2] bfloat16."""
     panels, units = len(data), -(-k // WIDTH)
     tables, body = data[:, :16].long(), data[:, data.shape[1] - units * UNIT :].reshape(panels, units, UNIT)
-    pointers = body[..., : NUMBERS // 2].unflatten(-1, (8, 1, 64))
+    pointers = body[..., : NUMBERS // 2].reshape(panels, units, 8, 1, 64)
     pointers = torch.cat((pointers & 15, pointers >> 4), dim=-2).flatten(1)  # [P, 1024 U]
     bits = tables.gather(1, pointers.long()) << 8 | body[..., NUMBERS // 2 :].flatten(1)
-    bits = bits.unflatten(1, (-1, 4, 2, 8)).transpose(2, 3).flatten(1)
+    bits = bits.view(panels, -1, 4, 2, 8).transpose(2, 3).flatten(1)
     return _with_rare(bits, data, units).to(torch.int16).view(torch.bfloat16).view(panels, -1, WIDTH, 2)
 
 
