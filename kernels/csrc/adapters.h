@@ -1,12 +1,14 @@
-// What the two ways of doing the adapters' products share: where things lie. Float32 numbers and machines without
-// products of bfloat16 pairs take adapters_wide.h, the others adapters_pairs.h.
+// What the ways of doing the adapters' products share: where things lie. Float32 numbers and machines without products of
+// bfloat16 pairs take adapters_wide.h, those with tile registers adapters_tiles.h, the others adapters_pairs.h.
 //
 // A way of doing them answers, for the tokens of a piece in one part,
-//     room()                              floats of scratch memory for the call
-//     prepare(at)                         the token at this place of `order`, before all else; if PREPARES
-//     shrink(piece, part, ranks, next)    the products with those rows of A, at most MOST_RANKS
-//     expand(piece, part, columns, next)  of what came of that with those columns of B, onto y
-// and may bring `next` into the cache meanwhile.
+//     room()                                     floats of scratch memory for the call
+//     prepare(piece)                             its tokens, before all else; if PREPARES
+//     shrink(hands, piece, part, ranks, next)    the products with those rows of A
+//     expand(hands, piece, part, columns, next)  of what came of that with those columns of B, onto y
+// and may bring `next` into the cache meanwhile. Hands are what a thread holds while it is at a piece. It also tells
+//     TOKENS   that a piece should have; fewer where the work is uneven, 0: pieces stay as they are
+//     READING  tokens whose products take as long as reading A and B
 #pragma once
 
 #include "common.h"
@@ -54,16 +56,23 @@ struct Call : Tensors<T>, Shape {
     const Entry& entry(const Piece& piece, int64_t part) const { return this->table[piece.slot * num_parts + part]; }
 };
 
+// An A or a B, or some rows of it. No rows: nothing.
+template <class T>
+struct Matrix {
+    const T* at = nullptr;
+    int64_t rows = 0, width = 0;
+};
+
 // Memory that is needed soon, brought a few lines at a time while other things are computed.
 struct Upcoming {
     const char *at = nullptr, *end = nullptr;
     int64_t lines = 0;  // with each step
 
-    // `count` numbers over so many steps.
+    // All of it over so many steps.
     template <class T>
-    Upcoming(const T* from, int64_t count, int64_t steps)
-        : at(reinterpret_cast<const char*>(from)),
-          end(reinterpret_cast<const char*>(from + count)),
+    Upcoming(const Matrix<T>& matrix, int64_t steps)
+        : at(reinterpret_cast<const char*>(matrix.at)),
+          end(reinterpret_cast<const char*>(matrix.at + matrix.rows * matrix.width)),
           lines(((end - at) / LINE + steps) / std::max<int64_t>(steps, 1)) {}
     Upcoming() = default;
 

@@ -15,30 +15,26 @@ class Pairs {
 
 public:
     static constexpr bool PREPARES = false;
+    static constexpr int64_t READING = 12, TOKENS = 0;
+
+    struct Hands {};
 
     explicit Pairs(const Call<bf16>& call) : c_(call), width_((call.highest + PAIRS - 1) / PAIRS * PAIRS) {}
 
     int64_t room() const { return c_.adapted * c_.num_parts * width_ / 2; }
 
-    void prepare(int64_t) const {}
+    void prepare(const Piece&) const {}
 
-    // How often `next` is brought on, by the smallest tiles.
-    static int64_t shrinking_steps(int64_t k, int64_t rank) { return times(PAIRS, rank) * times(NUMBERS, k); }
-    static int64_t expanding_steps(int64_t size, int64_t rank) { return times(4 * NUMBERS, size) * times(2, rank); }
-
-    void shrink(const Piece& piece, int64_t part, Range ranks, Upcoming& next) const {
-        const bf16* a = c_.arena + c_.entry(piece, part).a_at + ranks.begin * c_.k;
-        Upcoming nothing, *ahead = &next;  // the first tokens bring it
-        for (int64_t at = piece.start; at < piece.end; ahead = &nothing) {
-            const int tokens = int(std::min<int64_t>(4, piece.end - at));
-            const auto dots = tokens == 1 ? &Pairs::dots<1> : tokens == 2 ? &Pairs::dots<2> : &Pairs::dots<4>;
-            (this->*dots)(tokens, at, part, a, ranks, *ahead);
-            at += tokens;
-        }
+    void shrink(Hands&, const Piece& piece, int64_t part, Range ranks, const Matrix<bf16>& next) const {
+        const int64_t count = ranks.end - ranks.begin;
+        Upcoming upcoming(next, times(PAIRS, count) * times(NUMBERS, c_.k));  // by the smallest tiles
+        for (int64_t r = ranks.begin; r < ranks.end; r += MOST_RANKS)
+            shrink_by(piece, part, Range(r, std::min(r + MOST_RANKS, ranks.end)), upcoming);
     }
 
-    void expand(const Piece& piece, int64_t part, Range columns, Upcoming& next) const {
-        Upcoming nothing, *ahead = &next;  // the first tokens bring it
+    void expand(Hands&, const Piece& piece, int64_t part, Range columns, const Matrix<bf16>& next) const {
+        const int64_t strips = times(4 * NUMBERS, columns.end - columns.begin), rank = c_.entry(piece, part).rank;
+        Upcoming upcoming(next, strips * times(2, rank)), nothing, *ahead = &upcoming;  // the first tokens bring it
         for (int64_t at = piece.start; at < piece.end; ahead = &nothing) {
             const int tokens = int(std::min<int64_t>(8, piece.end - at));
             const auto strips = tokens == 1   ? &Pairs::strips<1, 4>
@@ -51,6 +47,18 @@ public:
     }
 
 private:
+    // A few rows of A, which stay in the cache for all tokens.
+    void shrink_by(const Piece& piece, int64_t part, Range ranks, Upcoming& next) const {
+        const bf16* a = c_.arena + c_.entry(piece, part).a_at + ranks.begin * c_.k;
+        Upcoming nothing, *ahead = &next;  // the first tokens bring it
+        for (int64_t at = piece.start; at < piece.end; ahead = &nothing) {
+            const int tokens = int(std::min<int64_t>(4, piece.end - at));
+            const auto dots = tokens == 1 ? &Pairs::dots<1> : tokens == 2 ? &Pairs::dots<2> : &Pairs::dots<4>;
+            (this->*dots)(tokens, at, part, a, ranks, *ahead);
+            at += tokens;
+        }
+    }
+
     static int64_t times(int64_t width, int64_t count) { return (count + width - 1) / width; }
 
     static ARIL_INLINE __m512 onto(__m512 sum, __m512i a, __m512i b) {

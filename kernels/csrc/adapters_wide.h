@@ -10,27 +10,25 @@ template <class T>
 class Wide {
 public:
     static constexpr bool PREPARES = true;
+    static constexpr int64_t READING = 12, TOKENS = 0;
+
+    struct Hands {};
 
     explicit Wide(const Call<T>& call) : c_(call), x_stride_((call.k + 15) / 16 * 16 + 16) {}
 
     int64_t room() const { return c_.adapted * (x_stride_ + c_.num_parts * c_.highest); }
 
-    void prepare(int64_t at) const { copy(c_.scratch + at * x_stride_, c_.x + c_.order[at] * c_.x_stride, c_.k); }
-
-    static int64_t shrinking_steps(int64_t, int64_t) { return 1; }
-    static int64_t expanding_steps(int64_t, int64_t) { return 1; }
-
-    void shrink(const Piece& piece, int64_t part, Range ranks, Upcoming&) const {
-        const T* a = c_.arena + c_.entry(piece, part).a_at;
-        for (int64_t at = piece.start; at < piece.end; at += TOKENS) {
-            const int tokens = int(std::min<int64_t>(TOKENS, piece.end - at));
-            int64_t r = ranks.begin;
-            for (; r + RANKS <= ranks.end; r += RANKS) dots_of<TOKENS, RANKS>(tokens, at, part, a + r * c_.k, r);
-            for (; r < ranks.end; r++) dots_of<TOKENS, 1>(tokens, at, part, a + r * c_.k, r);
-        }
+    void prepare(const Piece& piece) const {
+        for (int64_t at = piece.start; at < piece.end; at++)
+            copy(c_.scratch + at * x_stride_, c_.x + c_.order[at] * c_.x_stride, c_.k);
     }
 
-    void expand(const Piece& piece, int64_t part, Range columns, Upcoming&) const {
+    void shrink(Hands&, const Piece& piece, int64_t part, Range ranks, const Matrix<T>&) const {
+        for (int64_t r = ranks.begin; r < ranks.end; r += MOST_RANKS)
+            shrink_by(piece, part, Range(r, std::min(r + MOST_RANKS, ranks.end)));
+    }
+
+    void expand(Hands&, const Piece& piece, int64_t part, Range columns, const Matrix<T>&) const {
         const Entry& e = c_.entry(piece, part);
         const Part& p = c_.parts[part];
         const int64_t last = columns.end;
@@ -49,13 +47,24 @@ public:
     }
 
 private:
-    static constexpr int RANKS = 4;         // rows of A that a shrink tile takes at once
-    static constexpr int TOKENS = 3;        // rows of x beside them: 12 accumulators
+    static constexpr int ROWS = 4;          // rows of A that a shrink tile takes at once
+    static constexpr int MOST = 3;          // rows of x beside them: 12 accumulators
     static constexpr int64_t AHEAD = 128;   // columns of B that memory runs ahead; of A, one tile (8 adapters of rank 16 on
                                             // one core of Zen 3: 14 ms instead of 18)
 
     float* shrunk(int64_t at, int64_t part) const {
         return c_.scratch + c_.adapted * x_stride_ + (at * c_.num_parts + part) * c_.highest;
+    }
+
+    // A few rows of A, which stay in the cache for all tokens.
+    void shrink_by(const Piece& piece, int64_t part, Range ranks) const {
+        const T* a = c_.arena + c_.entry(piece, part).a_at;
+        for (int64_t at = piece.start; at < piece.end; at += MOST) {
+            const int tokens = int(std::min<int64_t>(MOST, piece.end - at));
+            int64_t r = ranks.begin;
+            for (; r + ROWS <= ranks.end; r += ROWS) dots_of<MOST, ROWS>(tokens, at, part, a + r * c_.k, r);
+            for (; r < ranks.end; r++) dots_of<MOST, 1>(tokens, at, part, a + r * c_.k, r);
+        }
     }
 
     template <int M, int R>

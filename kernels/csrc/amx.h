@@ -22,7 +22,8 @@ constexpr int64_t TILE_BYTES = 64;  // of a row of a register
 // What is written to p stays before the instructions after this: of what those of tiles read the compiler does not know.
 ARIL_INLINE void for_tiles(const void* p) { asm volatile("" ::"r"(p) : "memory"); }
 
-// How the registers of this thread are cut, while it lives: the left side has `first` rows in one and `second` in the other.
+// How the registers of this thread are cut, while it lives: the left side has `first` rows in one and `second` in the other, of
+// so many pairs of inputs; the right side has so many columns.
 class Tiles {
 public:
     Tiles() = default;
@@ -32,15 +33,16 @@ public:
     }
 
     // Zeros in all registers, where the shape is not what it was.
-    ARIL_INLINE void shape(int64_t first, int64_t second) {
-        if (first == first_ && second == second_) return;
-        first_ = first, second_ = second;
+    ARIL_INLINE void shape(int64_t first, int64_t second, int64_t columns = TILE, int64_t pairs = TILE) {
+        if (first == first_ && second == second_ && columns == columns_ && pairs == pairs_) return;
+        first_ = first, second_ = second, columns_ = columns, pairs_ = pairs;
         struct {
             uint8_t palette = 1, start = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
-        for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE;
+        for (int i = 0; i < 8; i++) config.bytes[i] = uint16_t(4 * columns), config.rows[i] = uint8_t(pairs);
+        config.bytes[4] = config.bytes[5] = uint16_t(4 * pairs);
         config.rows[0] = config.rows[1] = config.rows[4] = uint8_t(first);
         config.rows[2] = config.rows[3] = config.rows[5] = uint8_t(second ? second : 1);
         for_tiles(&config);
@@ -48,7 +50,7 @@ public:
     }
 
 private:
-    int64_t first_ = 0, second_ = 0;
+    int64_t first_ = 0, second_ = 0, columns_ = 0, pairs_ = 0;
 };
 
 // Memory that is brought into L2 meanwhile: `step` lines with each unit.

@@ -1,33 +1,31 @@
 // y[i] += (x[i] A^T) B for the adapter of each row, in two passes: shrink to the rank, then expand. What is read of an
 // adapter's A and B serves all the tokens of a piece at once. Rows without an adapter are in no piece and are not touched.
+#include <vector>
+
 #include "adapters_pairs.h"
+#include "adapters_tiles.h"
 #include "adapters_wide.h"
 #include "tape.h"
 
 namespace aril {
 namespace {
 
-constexpr int64_t READING = 12;   // tokens' products take as long as reading A and B
 constexpr double UNEVEN = 1.4;    // times the fair share that a thread may be at when each does whole pieces and meets nobody;
 constexpr int64_t COLUMNS = 256;  // else a task is so many columns of B, or MOST_RANKS rows of A: a tile fills up with zeros
                                   // what it has no rows for, which must be nobody else's
+constexpr int64_t LEAST = 32;     // tokens of a piece for whose evenness pieces are made smaller
 
 template <class T, class Products>
 class Delta {
 public:
     explicit Delta(Call<T>& call) : c_(call) {
-        for (; filled_ < c_.num_pieces && c_.pieces[filled_].tokens() > 0; filled_++) {
-            const Piece& piece = c_.pieces[filled_];
+        int64_t given = 0;
+        for (; given < c_.num_pieces && c_.pieces[given].tokens() > 0; given++) {
+            const Piece& piece = c_.pieces[given];
             c_.adapted = std::max<int64_t>(c_.adapted, piece.end);
-            double work = 0;
-            for (int64_t part = 0; part < c_.num_parts; part++) {
-                const int64_t rank = c_.entry(piece, part).rank;
-                c_.highest = std::max(c_.highest, rank);
-                work += double(rank) * (c_.k + c_.parts[part].size) * (piece.tokens() + READING) / W;
-            }
-            work_ += work;
-            most_ = std::max(most_, work);
+            for (int64_t part = 0; part < c_.num_parts; part++) c_.highest = std::max(c_.highest, c_.entry(piece, part).rank);
         }
+        c_.num_pieces = given;
         for (int64_t part = 0; part < c_.num_parts; part++) widest_ = std::max(widest_, c_.parts[part].size);
     }
 
@@ -36,11 +34,48 @@ public:
         static thread_local Scratch scratch;
         const Products products(c_);
         c_.scratch = scratch.get(products.room());
-        const int threads = worth(cores, work_);
+        const int threads = choose_pieces(cores);
         is_even(threads) ? add_by_piece(products, threads) : add_by_block(products, threads);
     }
 
 private:
+    // The largest pieces that the products like and that keep all threads busy. Returns how many threads those are.
+    int choose_pieces(int64_t cores) {
+        const Piece* given = c_.pieces;
+        for (int64_t most = Products::TOKENS;; most /= 2) {
+            join(given, most);
+            weigh();
+            const int threads = worth(cores, work_);
+            if (most / 2 < LEAST || is_even(threads)) return threads;
+        }
+    }
+
+    // Those that are given, or those of one adapter as one with at most so many tokens.
+    void join(const Piece* given, int64_t most) {
+        static thread_local std::vector<Piece> joined;
+        joined.clear();
+        for (int64_t i = 0; i < c_.num_pieces; i++) {
+            const Piece& next = given[i];
+            const bool is_more = !joined.empty() && joined.back().slot == next.slot && joined.back().end == next.start;
+            if (is_more && next.end - joined.back().start <= most) joined.back().end = next.end;
+            else joined.push_back(next);
+        }
+        c_.pieces = joined.data(), filled_ = int64_t(joined.size());
+    }
+
+    void weigh() {
+        work_ = most_ = 0;
+        for (int64_t at = 0; at < filled_; at++) {
+            const Piece& piece = c_.pieces[at];
+            double numbers = 0;
+            for (int64_t part = 0; part < c_.num_parts; part++)
+                numbers += double(c_.entry(piece, part).rank) * (c_.k + c_.parts[part].size);
+            const double work = numbers * (piece.tokens() + Products::READING) / W;
+            work_ += work;
+            most_ = std::max(most_, work);
+        }
+    }
+
     // Whether whole pieces, taken as they come, keep all threads busy nearly to the end.
     bool is_even(int threads) const {
         const double longest = std::min((filled_ + threads - 1) / threads * most_, work_ / threads + most_);
@@ -50,46 +85,47 @@ private:
     // Each A and B is read by one core, which has the next one brought while it works on one.
     void add_by_piece(const Products& products, int threads) {
         share(threads, filled_, [&](int64_t at) {
-            const Piece& piece = c_.pieces[at];
-            for (int64_t token = piece.start; Products::PREPARES && token < piece.end; token++) products.prepare(token);
-            for (int64_t part = 0; part < c_.num_parts; part++)
-                if (c_.entry(piece, part).rank > 0) add_part(products, at, part, threads);
+            products.prepare(c_.pieces[at]);
+            typename Products::Hands hands;
+            for (int64_t part = 0; part < c_.num_parts; part++) add_part(products, hands, at, part, threads);
         });
     }
 
-    void add_part(const Products& products, int64_t at, int64_t part, int threads) {
+    void add_part(const Products& products, typename Products::Hands& hands, int64_t at, int64_t part, int threads) {
         const Piece& piece = c_.pieces[at];
-        const Entry& e = c_.entry(piece, part);
+        const int64_t rank = c_.entry(piece, part).rank, size = c_.parts[part].size;
+        if (rank == 0) return;
+        products.shrink(hands, piece, part, Range(0, rank), b_of(piece, part, Range(0, rank)));
+        products.expand(hands, piece, part, Range(0, size), a_after(at, part, threads));
+    }
+
+    Matrix<T> b_of(const Piece& piece, int64_t part, Range ranks) const {
         const int64_t size = c_.parts[part].size;
-        Upcoming b(c_.arena + e.b_at, e.rank * size, Products::shrinking_steps(c_.k, e.rank));
-        for (int64_t r = 0; r < e.rank; r += MOST_RANKS)
-            products.shrink(piece, part, Range(r, std::min(r + MOST_RANKS, e.rank)), b);
-        Upcoming next = a_after(at, part, threads, Products::expanding_steps(size, e.rank));
-        products.expand(piece, part, Range(0, size), next);
+        return {c_.arena + c_.entry(piece, part).b_at + ranks.begin * size, ranks.end - ranks.begin, size};
     }
 
     // The A of the next part, or of the piece that this thread will be at next.
-    Upcoming a_after(int64_t at, int64_t part, int threads, int64_t steps) const {
+    Matrix<T> a_after(int64_t at, int64_t part, int threads) const {
         if (++part == c_.num_parts) part = 0, at += threads;
-        if (at >= filled_) return Upcoming();
+        if (at >= filled_) return {};
         const Entry& e = c_.entry(c_.pieces[at], part);
-        return Upcoming(c_.arena + e.a_at, e.rank * c_.k, steps);
+        return {c_.arena + e.a_at, e.rank, c_.k};
     }
 
     // Few adapters: the cores share each of them. With some rows of A come the same ones of B.
     void add_by_block(const Products& products, int threads) {
-        if (Products::PREPARES) share(threads, c_.adapted, [&](int64_t at) { products.prepare(at); });
+        if (Products::PREPARES) share(threads, filled_, [&](int64_t at) { products.prepare(c_.pieces[at]); });
         each(threads, c_.highest, MOST_RANKS, [&](const Piece& piece, int64_t part, Range ranks) {
-            const Entry& e = c_.entry(piece, part);
-            const int64_t size = c_.parts[part].size, count = std::min(ranks.end, e.rank) - ranks.begin;
-            if (count <= 0) return;
-            Upcoming b(c_.arena + e.b_at + ranks.begin * size, count * size, Products::shrinking_steps(c_.k, count));
-            products.shrink(piece, part, Range(ranks.begin, ranks.begin + count), b);
+            ranks.end = std::min(ranks.end, c_.entry(piece, part).rank);
+            if (ranks.begin >= ranks.end) return;
+            typename Products::Hands hands;
+            products.shrink(hands, piece, part, ranks, b_of(piece, part, ranks));
         });
         each(threads, widest_, COLUMNS, [&](const Piece& piece, int64_t part, Range columns) {
             columns.end = std::min(columns.end, c_.parts[part].size);
-            Upcoming nothing;
-            if (columns.begin < columns.end && c_.entry(piece, part).rank > 0) products.expand(piece, part, columns, nothing);
+            if (columns.begin >= columns.end || c_.entry(piece, part).rank == 0) return;
+            typename Products::Hands hands;
+            products.expand(hands, piece, part, columns, {});
         });
     }
 
@@ -108,7 +144,9 @@ private:
     double work_ = 0, most_ = 0;  // of all pieces, of one
 };
 
-#if defined(__AVX512BF16__)
+#if defined(ARIL_TILES)
+using Halves = Tiled;
+#elif defined(__AVX512BF16__)
 using Halves = Pairs;
 #else
 using Halves = Wide<bf16>;

@@ -8,7 +8,7 @@ import pytest
 import torch
 from aril.kernels import dispatch
 from aril.kernels.ops.attention import paged_attention
-from aril.kernels.ops.lora import DeltaRows, add_delta_
+from aril.kernels.ops.lora import ALIGN, DeltaRows, add_delta_
 from aril.kernels.ops.matmul import linear, pack
 from torch import Tensor
 
@@ -162,3 +162,29 @@ def test_threads_do_not_meet_in_what_an_adapter_adds(dtype: torch.dtype) -> None
         assert all(torch.equal(added(), alone) for _ in range(300))
     finally:
         torch.set_num_threads(before)
+
+
+@DTYPES
+@pytest.mark.parametrize("rank", [2, 16, 37, 100], ids="rank={}".format)
+@pytest.mark.parametrize("k", [64, 100], ids="k={}".format)
+def test_an_adapter_adds_the_same_to_a_prompt_in_pieces_of_any_length(dtype: torch.dtype, k: int, rank: int) -> None:
+    """Few tokens and many go through unlike code, tiny numbers and columns that fill no vector as well."""
+    n, tokens = 75, 130
+    a, b = torch.randn(rank, k, dtype=dtype), torch.randn(rank, n, dtype=dtype)
+    b[: rank // 2] *= 1e-38
+    a_size, b_size = -(-a.numel() // ALIGN) * ALIGN, b.numel()
+    arena = torch.zeros(a_size + b_size, dtype=dtype)
+    arena[: a.numel()], arena[a_size:] = a.reshape(-1), b.reshape(-1)
+    table = torch.tensor([[[0, 0, 0]], [[0, a_size, rank]]])
+    x, y = torch.randn(tokens, k, dtype=dtype), torch.randn(tokens, n, dtype=dtype)
+    y[:, 1::2] *= 1e-38
+
+    def added(rows: slice) -> Tensor:
+        result = y[rows].clone()
+        add_delta_(result, x[rows], arena, table, DeltaRows.build([1] * len(result), "cpu", 1), ((0, n),))
+        return result
+
+    together = added(slice(0, tokens))
+    for length in (1, 2, 3, 5, 16, 17, 40, 70):
+        for start in (0, 7, tokens - length):
+            assert torch.equal(added(slice(start, start + length)), together[start : start + length])
