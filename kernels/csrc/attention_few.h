@@ -47,7 +47,7 @@ public:
     }
 
 private:
-    static constexpr int64_t TOGETHER = 256;  // dimensions of heads that pass together: 256 KiB of L2
+    static constexpr int64_t TOGETHER = 256;  // dimensions of heads that pass together: 128 KiB of L2
     static constexpr int64_t PULSES = 4;      // for a unit of positions in a unit of dimensions
 
     int64_t most_together() const { return std::max<int64_t>(1, std::min(TILE / n_, TOGETHER / s_.dim)); }

@@ -56,9 +56,9 @@ private:
     void take_memory(int64_t heads) {
         static thread_local Scratch scratch;
         const int64_t tiles = tiles_of(n_), halves = width_ * (2 * KEYS + heads * tiles * TILE);
-        scores_ = scratch.get(3 * COLUMNS * KEYS + size_ * (heads * tiles + 4) + tiles * TILE + halves / 2 + width_ / TILE * 2);
-        part_ = scores_ + 3 * COLUMNS * KEYS;
-        states_ = part_ + 4 * size_;
+        scores_ = scratch.get(COLUMNS * KEYS + size_ * (heads * tiles + 2) + tiles * TILE + halves / 2 + width_ / TILE * 2);
+        part_ = scores_ + COLUMNS * KEYS;
+        states_ = part_ + 2 * size_;
         ends_ = reinterpret_cast<int32_t*>(states_ + heads * tiles * size_);
         keys_ = reinterpret_cast<bf16*>(ends_ + tiles * TILE);
         values_ = keys_ + KEYS * width_;
@@ -70,7 +70,7 @@ private:
 
     State part(const Place& at, int64_t tile) const {
         const int64_t before = ((at.chunk - g_.first) * s_.kv_heads + at.head) * tiles_of(n_);
-        return {g_.parts ? g_.parts + (before + tile) * size_ : part_ + tile % 4 * size_, width_};
+        return {g_.parts ? g_.parts + (before + tile) * size_ : part_ + tile % 2 * size_, width_};
     }
 
     bf16* queries(int64_t i, int64_t tile) const { return queries_ + (i * tiles_of(n_) + tile) * TILE * width_; }
@@ -90,27 +90,22 @@ private:
         }
     }
 
-    // A block's scores, weights and sums of values are made one after another, but those of three blocks side by side: registers
-    // multiply while vectors weigh.
+    // Block by block, so that scores and weights stay in L1. (Multiplying for one block while the vectors weigh another took a
+    // tenth longer: three blocks of scores do not fit.)
     void see(const Place& at, Fetch& ahead) {
         lay(at, ahead);
-        const int64_t blocks = (n_ + COLUMNS - 1) / COLUMNS;
-        Product coming = scores_of(at, 0), going;
-        coming.finish();
-        for (int64_t block = 0; block < blocks; block++) {
-            coming = block + 1 < blocks ? scores_of(at, block + 1) : Product();
-            weigh_block(at, block, [&]() ARIL_INLINE_LAMBDA {
-                ahead.pulse();
-                for (int64_t d = 0; d < width_; d += 2 * DIMS)
-                    if (!going.step() && !coming.step()) return;
-            });
-            going.finish();
-            coming.finish();
-            if (block) join_block(at, block - 1);
-            going = values_of(at, block);
+        for (int64_t block = 0; block * COLUMNS < n_; block++) {
+            const Range keys = seen(at, block), tiles(2 * block, 2 * block + 1 + is_pair(block));
+            if (keys.begin < keys.end) {
+                score(at, block, keys);
+                for (int64_t tile = tiles.begin; tile < tiles.end; tile++) weigh_tile(at, tile, keys, ahead);
+                add(at, block, keys);
+            }
+            for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
+                if (keys.begin == keys.end) part(at, tile).empty();
+                if (!g_.parts) state(at.i, tile).join(part(at, tile));
+            }
         }
-        going.finish();
-        join_block(at, blocks - 1);
     }
 
     // Keys and values of a chunk as left sides.
@@ -133,45 +128,29 @@ private:
         return keys.begin < keys.end ? keys : Range(0, 0);
     }
 
-    float* scores(int64_t block, int64_t tile) const { return scores_ + (block % 3 * COLUMNS + tile * TILE) * KEYS; }
+    float* scores(int64_t tile) const { return scores_ + tile % 2 * TILE * KEYS; }
 
     bool is_pair(int64_t block) const { return block * COLUMNS + TILE < n_; }
 
-    Product scores_of(const Place& at, int64_t block) {
-        const Range keys = seen(at, block);
-        if (keys.begin == keys.end) return {};
+    void score(const Place& at, int64_t block, Range keys) {
+        const Left left{key_rows_ + keys.begin / TILE, DIMS, REGISTER};
         const Right right{queries(at.i, 2 * block), DIMS, REGISTER, is_pair(block) ? TILE * width_ : 0};
-        return {Sums{scores(block, 0) + keys.begin * TILE, TILE * KEYS}, Left{key_rows_ + keys.begin / TILE, DIMS, REGISTER}, right,
-                (keys.end - keys.begin) / TILE, Range(0, width_ / DIMS)};
+        const Sums sums{scores(0) + keys.begin * TILE, TILE * KEYS};
+        Product(sums, left, right, (keys.end - keys.begin) / TILE, Range(0, width_ / DIMS)).finish();
     }
 
-    template <class Meanwhile>
-    ARIL_INLINE void weigh_block(const Place& at, int64_t block, const Meanwhile& meanwhile) {
-        const Range keys = seen(at, block);
-        for (int64_t tile = 0; tile < 1 + is_pair(block); tile++) {
-            const State part = this->part(at, 2 * block + tile);
-            const Sight sight = Sight::of(ends_ + (2 * block + tile) * TILE, at.chunk * KEYS, s_.window);
-            if (keys.begin == keys.end)
-                part.empty();
-            else
-                weigh(scores(block, tile), keys, sight, s_, part.highest(), part.total(), meanwhile);
-        }
+    void weigh_tile(const Place& at, int64_t tile, Range keys, Fetch& ahead) {
+        const State part = this->part(at, tile);
+        const Sight sight = Sight::of(ends_ + tile * TILE, at.chunk * KEYS, s_.window);
+        weigh(scores(tile), keys, sight, s_, part.highest(), part.total(), [&] { ahead.pulse(); });
     }
 
-    Product values_of(const Place& at, int64_t block) {
-        const Range keys = seen(at, block);
-        if (keys.begin == keys.end) return {};
-        const bf16* weights = reinterpret_cast<const bf16*>(scores(block, 0));
+    void add(const Place& at, int64_t block, Range keys) {
+        const Left left{value_rows_, DIMS, REGISTER};
+        const bf16* weights = reinterpret_cast<const bf16*>(scores(0));
         const Right right{weights, 2 * DIMS, TILE_INPUTS * DIMS, is_pair(block) ? TILE * KEYS * 2 : 0};
-        const State part = this->part(at, 2 * block);
-        return {Sums{part.sums, size_}, Left{value_rows_, DIMS, REGISTER}, right, width_ / TILE,
-                Range(keys.begin / TILE_INPUTS, keys.end / TILE_INPUTS)};
-    }
-
-    void join_block(const Place& at, int64_t block) {
-        const Range keys = seen(at, block);
-        if (g_.parts || keys.begin == keys.end) return;
-        for (int64_t tile = 2 * block; tile < 2 * block + 1 + is_pair(block); tile++) state(at.i, tile).join(part(at, tile));
+        const Range units(keys.begin / TILE_INPUTS, keys.end / TILE_INPUTS);
+        Product({part(at, 2 * block).sums, size_}, left, right, width_ / TILE, units).finish();
     }
 
     void finish(int64_t head, int64_t i) const {

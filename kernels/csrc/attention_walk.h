@@ -64,7 +64,8 @@ public:
                 const Range heads(i, std::min(task.heads, i + together_));
                 const bool same = heads.end < task.heads;
                 const int64_t first = same ? task.head + heads.end : more || !next ? task.head : next->head;
-                const int64_t count = std::min(together_, same ? task.heads - heads.end : more || !next ? task.heads : next->heads);
+                const int64_t left = same ? task.heads - heads.end : more || !next ? task.heads : next->heads;
+                const int64_t count = std::min(together_, left);
                 Fetch ahead(t_.k_cache + first * s_.dim, t_.v_cache + first * s_.dim, same ? at_ : next_,
                             pulses == 0 ? 0 : same ? held : held_next, count * s_.dim, std::max<int64_t>(1, pulses));
                 see(chunk, held, heads, ahead);
