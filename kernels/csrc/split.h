@@ -98,13 +98,13 @@ public:
           units_(data + sizeof(SplitHeader) + rare_bytes(units)),
           room_(units * RARE_A_UNIT) {}
 
-    // The table is that of the commonest upper bytes of these rows; of many inputs each fourth is asked. Returns what a panel may
-    // be filled up with: a number that needs no place in the list, and is finite.
+    // The table is that of the commonest upper bytes of these rows; of many inputs each fourth is asked, of each row others, as an
+    // input may be large in all rows. Returns what a panel may be filled up with: a finite number that needs no place in the list.
     bf16 choose(const bf16* w, int64_t rows, int64_t k, int64_t stride) {
         const int64_t step = rows * k > 4096 ? 4 : 1;
         int32_t counts[256] = {};
         for (int64_t i = 0; i < rows; i++)
-            for (int64_t at = 0; at < k; at += step) counts[w[i * stride + at] >> 8]++;
+            for (int64_t at = i % step; at < k; at += step) counts[w[i * stride + at] >> 8]++;
         memset(pointers_, NONE, sizeof pointers_);
         *header_ = {};
         for (uint8_t pointer = 0; pointer < SYMBOLS; pointer++) {

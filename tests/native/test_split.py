@@ -75,6 +75,12 @@ def test_a_panel_of_zeros_and_a_pruned_one_are_split() -> None:
     assert torch.equal(bits(unpack(split(w.bfloat16()))), bits(w.bfloat16()))
 
 
+def test_an_input_that_is_large_in_all_rows_is_no_surprise() -> None:
+    w = torch.rand(32, 576) * 0.5 + 0.5
+    w[:, 33:40] *= 1e20
+    assert torch.equal(unpack(split(w.bfloat16())), w.bfloat16())
+
+
 def test_numbers_of_all_sizes_stay_in_pairs() -> None:
     w = torch.randint(1, 255, (40, 64)).to(torch.int16).mul(128).view(torch.bfloat16)
     packed = pack(w)
