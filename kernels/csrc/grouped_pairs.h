@@ -6,74 +6,18 @@
 // added in rising order: every element of the result is the same chain of operations whatever the shape around it.
 #pragma once
 
-#include "codes.h"
+#include "grouped_tiles.h"
 
 #if defined(ARIL_PAIRS)
 
 namespace aril {
 
-constexpr int64_t PIECE = 256;        // inputs under one inner product at most: a multiple of every unit
 constexpr int64_t ROWS_PAIRED = 96;   // rows of x that stay in L2 while the panels pass by
 constexpr int64_t PANELS_PAIRED = 8;  // of one task, whose sums stay in L2
 constexpr int64_t GROUPS_PAIRED = 32; // whose factors are made at once
 constexpr int64_t FAR = 4096;         // bytes that memory runs ahead of a tile. One core of Zen 4, 4 bits, 1 row: 22.0 GB/s; 1024:
                                       // 20.2; 16384: 20.5. 8 rows: 212 GFLOP/s; 1024: 185
 constexpr int64_t TASKS_PAIRED = 4;   // for each thread at least
-
-// How k is cut.
-struct Cut {
-    int64_t k, group;
-
-    int64_t in_group() const { return (group + PIECE - 1) / PIECE; }
-    int64_t pieces() const { return (k + group - 1) / group * in_group(); }
-    int64_t piece_at(int64_t group_at) const { return group_at * in_group(); }
-};
-
-// Rows of x in the pairs of the codes, and the sums of their pieces.
-struct PairedRows {
-    const bf16* pairs;  // [rows][stride]
-    const float* sums;  // [rows][sums_stride]; null where no offset needs them
-    int64_t stride, sums_stride;
-
-    PairedRows from(int64_t row, int64_t k, int64_t piece) const {
-        return {pairs + row * stride + k, sums ? sums + row * sums_stride + piece : nullptr, stride, sums_stride};
-    }
-};
-
-// x[k] of one row, 0 beyond k, with the inputs HALF apart in each unit of 2 * HALF side by side.
-inline void pair_row(bf16* to, const bf16* x, const int64_t* order, int64_t k, int half) {
-    alignas(64) uint16_t places[2 * W], ordered[2 * W];
-    for (int i = 0; i < 2 * W; i++) places[i] = uint16_t(i / 2 / half * 2 * half + i / 2 % half + i % 2 * half);
-    const __m512i place = integers_at(places);
-    for (int64_t at = 0; at < k; at += 2 * W) {
-        const int64_t count = std::min<int64_t>(2 * W, k - at);
-        for (int64_t i = 0; order && i < count; i++) ordered[i] = x[order[at + i]];
-        const __mmask32 there = count == 2 * W ? ~0u : (1u << count) - 1;
-        const __m512i some = _mm512_maskz_loadu_epi16(there, order ? ordered : x + at);
-        _mm512_storeu_si512(to + at, _mm512_permutexvar_epi16(place, some));
-    }
-}
-
-// The sums of the pieces of a row that `pair_row` has made, which keeps a piece's inputs together.
-inline void sum_pieces(float* to, const bf16* x, const Cut& cut) {
-    const int64_t filled = (cut.k + 2 * W - 1) / (2 * W) * 2 * W;
-    for (int64_t first = 0; first < cut.k; first += cut.group)
-        for (int64_t at = first, end = std::min(cut.k, first + cut.group); at < end; at += PIECE) {
-            const int64_t last = std::min(end, at + PIECE) == cut.k ? filled : std::min(end, at + PIECE);
-            vf sums = {};
-            for (int64_t i = at; i < last; i += 2 * W) {
-                const __mmask32 there = last - i >= 2 * W ? ~0u : (1u << (last - i)) - 1;
-                sums = dot_pairs(sums, (vf)_mm512_maskz_loadu_epi16(there, x + i), (vf)_mm512_set1_epi16(0x3f80));  // times 1
-            }
-            *to++ = sum(sums);
-        }
-}
-
-// Where the factors of P panels stand, from the first group of a range on; `stride` from panel to panel.
-struct PanelFactors {
-    const float *scales, *offsets;
-    int64_t stride;
-};
 
 // sums[M][P * NR] += x times the codes of some units, from the first one of a group on; `group` units are one.
 template <int M, int P, class Reader>
@@ -178,6 +122,14 @@ private:
                 p_.factors.fetch(panel + p + (is_last ? P : 0), is_last ? 0 : first + count, count);
             }
             const int64_t k = first * p_.cut.group, end = std::min(p_.cut.k, k + count * p_.cut.group);
+#if defined(ARIL_TILES)
+            if constexpr (Reader::COUNT == 1)
+                if (is_tiled<Reader>(p_.cut)) {
+                    const PanelFactors some{scales, offsets, each};
+                    by_tiles<P>(rows, sums, stride, x.from(0, 0, p_.cut.piece_at(first)), readers, some, Range(k, end), p_.cut.group);
+                    continue;
+                }
+#endif
             for (int64_t t = 0; t < tiles; t++) {
                 const Range part(rows, t, tiles);
                 paired_tile_of<M, P>(part.end - part.begin, sums + part.begin * stride, stride,
@@ -196,6 +148,9 @@ void paired_tasks(bf16* out, const PairedRows& x, const PairedProduct& p, int th
     const int64_t across = std::max((panels + PANELS_PAIRED - 1) / PANELS_PAIRED, std::min<int64_t>(panels, threads * TASKS_PAIRED));
     const PairedCodes<Reader> codes(p);
     share(threads, down * across, [&](int64_t at) {
+#if defined(ARIL_TILES)
+        const NoTiny rule;
+#endif
         const int64_t top = at / across * ROWS_PAIRED, height = std::min(ROWS_PAIRED, p.m - top), stride = PANELS_PAIRED * NR;
         const Range some(panels, at % across, across);
         float sums[ROWS_PAIRED * PANELS_PAIRED * NR];
