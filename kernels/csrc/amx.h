@@ -62,16 +62,29 @@ struct AheadLines {
     }
 };
 
-// The sums of x[rows, units] times a panel of pairs, in the registers as they were shaped; SECOND: more than sixteen rows.
-template <bool SECOND>
-ARIL_INLINE void tile_sums(const bf16* x, int64_t x_stride, const bf16* panel, int64_t units, AheadLines ahead) {
-    constexpr int64_t UNIT = TILE * 2 * NR;  // numbers of the panel
-    for (int64_t i = 0; i < units; i++, panel += UNIT, x += TILE_INPUTS) {
+constexpr int64_t UNIT = TILE * 2 * NR;  // numbers of a panel of pairs in a unit
+
+// Units of a panel of pairs, one after the other.
+struct LyingUnits {
+    const bf16* at;
+    AheadLines ahead;
+
+    ARIL_INLINE const bf16* unit(int64_t i) {
         ahead.fetch();
-        _tile_loadd(6, panel, 2 * TILE_BYTES);
+        return at + i * UNIT;
+    }
+};
+
+// The sums of x[rows, count units] times units of a panel, in the registers as they were shaped; SECOND: more than sixteen rows.
+template <bool SECOND, class Units>
+ARIL_INLINE void tile_sums(const bf16* x, int64_t x_stride, Units& units, int64_t count) {
+    for (int64_t i = 0; i < count; i++, x += TILE_INPUTS) {
+        const bf16* unit = units.unit(i);
+        for_tiles(unit);
+        _tile_loadd(6, unit, 2 * TILE_BYTES);
         _tile_loadd(4, x, x_stride * 2);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, panel + NR, 2 * TILE_BYTES);
+        _tile_loadd(7, unit + NR, 2 * TILE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
         if (!SECOND) continue;
         _tile_loadd(5, x + TILE * x_stride, x_stride * 2);
@@ -104,22 +117,23 @@ ARIL_INLINE void clear_sums() {
     _tile_zero(3);
 }
 
-// c[rows, NR] = (or continues with) x[rows, 2 * pairs] times a panel [pairs][NR][2], for at most 32 rows. x has zeros up to a
-// whole unit.
-inline void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride, const bf16* x, int64_t x_stride,
-                         const bf16* panel, int64_t pairs, bool onto, AheadLines ahead) {
+// c[rows, NR] = (or continues with) x[rows, 2 * pairs] times units of a panel [pairs][NR][2], for at most 32 rows. x has zeros
+// up to a whole unit.
+template <class Units>
+ARIL_INLINE void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_stride, const bf16* x, int64_t x_stride, Units units,
+                              int64_t pairs, bool onto) {
     const bool second = rows > TILE;
-    const int64_t units = pairs / TILE, rest = pairs % TILE;
+    const int64_t whole = pairs / TILE, rest = pairs % TILE;
     tiles.shape(std::min(rows, TILE), second ? rows - TILE : 0);
-    for_tiles(panel);
+    for_tiles(c);
     onto ? load_sums(c, c_stride, second) : clear_sums();
-    second ? tile_sums<true>(x, x_stride, panel, units, ahead) : tile_sums<false>(x, x_stride, panel, units, ahead);
+    second ? tile_sums<true>(x, x_stride, units, whole) : tile_sums<false>(x, x_stride, units, whole);
     if (rest) {
-        alignas(64) bf16 last[TILE * 2 * NR] = {};
-        std::copy(panel + units * TILE * 2 * NR, panel + pairs * 2 * NR, last);
-        const bf16* at = x + units * TILE_INPUTS;
-        for_tiles(last);
-        second ? tile_sums<true>(at, x_stride, last, 1, {nullptr, 0}) : tile_sums<false>(at, x_stride, last, 1, {nullptr, 0});
+        alignas(64) bf16 last[UNIT] = {};
+        const bf16 *from = units.unit(whole), *at = x + whole * TILE_INPUTS;
+        std::copy(from, from + rest * 2 * NR, last);
+        LyingUnits one{last, {nullptr, 0}};
+        second ? tile_sums<true>(at, x_stride, one, 1) : tile_sums<false>(at, x_stride, one, 1);
     }
     store_sums(c, c_stride, second);
 }

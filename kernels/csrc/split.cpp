@@ -11,15 +11,15 @@ class TiledSplit {
 public:
     TiledSplit(const uint8_t* data, int64_t k) : data_(data), units_((k + TILE_INPUTS - 1) / TILE_INPUTS) {}
 
-    int64_t most(bool) const { return TILED_UNITS; }
+    DecodedUnits once(int64_t panel) const { return DecodedUnits(SplitPanel(at(panel), units_), units_); }
 
-    const bf16* pairs(int64_t panel, Range units, bool once, bf16* room) const {
-        SplitPanel(at(panel), units_).decode(room, units, once ? NEAR : 0);
+    const bf16* cut(int64_t panel, Range units, bf16* room) const {
+        SplitPanel(at(panel), units_).decode(room, units);
         return room;
     }
 
-    AheadLines ahead(int64_t panel, Range units, bool once, int64_t step, int64_t steps) const {
-        return once ? AheadLines{nullptr, 0} : share_of(at(panel + 1) + split_bytes(0), units, UNIT_BYTES, step, steps);
+    AheadLines ahead(int64_t panel, Range units, int64_t step, int64_t steps) const {
+        return share_of(at(panel + 1) + split_bytes(0), units, UNIT_BYTES, step, steps);
     }
 
 private:
@@ -34,7 +34,7 @@ int64_t units_of(int64_t k) { return (k + TILE_INPUTS - 1) / TILE_INPUTS; }
 // Whether the numbers have so much in common.
 bool split_panel(uint8_t* to, const bf16* w, int64_t rows, int64_t k, int64_t stride) {
     static thread_local Scratch scratch;
-    const int64_t units = units_of(k), count = units * UNIT_NUMBERS;
+    const int64_t units = units_of(k), count = units * UNIT;
     auto* pairs = reinterpret_cast<bf16*>(scratch.get(count / 2));
     SplitWriter writer(to, units);
     const bf16 fill = writer.choose(w, rows, k, stride);

@@ -1,9 +1,9 @@
 // out[M, N] = x[M, K] times W^T by tile registers (amx.h), for a weight whose panels can be had as pairs [K / 2][NR][2].
 //
-// A `Panels` type answers, for some units of inputs of a panel, which pass rows only `once` or step by step,
-//     most(once)                              of them at once
-//     pairs(panel, units, once, room)         where they lie; they may be put into `room`, a buffer of TILED_UNITS
-//     ahead(panel, units, once, step, steps)  what to bring meanwhile
+// A `Panels` type answers
+//     once(panel)                       its units, for rows that pass but once: what comes next is brought a little ahead
+//     cut(panel, units, room)           where some units lie that many rows pass by; `room` may take TILED_UNITS of them
+//     ahead(panel, units, step, steps)  what to bring meanwhile
 #pragma once
 
 #include "amx.h"
@@ -27,48 +27,58 @@ inline AheadLines share_of(const void* following, Range units, int64_t bytes, in
 }
 
 class TiledPairs {
-    static constexpr int64_t UNIT = TILE * 2 * NR;
-
 public:
     TiledPairs(const bf16* data, int64_t k) : data_(data), pairs_((k + 1) / 2) {}
 
-    int64_t most(bool once) const { return once ? pairs_ : TILED_UNITS; }
+    LyingUnits once(int64_t panel) const {
+        return {at(panel), {reinterpret_cast<const char*>(at(panel)) + NEAR, UNIT_BYTES / TILE_BYTES}};
+    }
 
-    const bf16* pairs(int64_t panel, Range units, bool, bf16*) const { return at(panel) + units.begin * UNIT; }
+    const bf16* cut(int64_t panel, Range units, bf16*) const { return at(panel) + units.begin * UNIT; }
 
-    AheadLines ahead(int64_t panel, Range units, bool once, int64_t step, int64_t steps) const {
-        constexpr int64_t BYTES = UNIT * sizeof(bf16);
-        if (once) return {reinterpret_cast<const char*>(at(panel) + units.begin * UNIT) + NEAR, BYTES / TILE_BYTES};
-        return share_of(at(panel + 1), units, BYTES, step, steps);
+    AheadLines ahead(int64_t panel, Range units, int64_t step, int64_t steps) const {
+        return share_of(at(panel + 1), units, UNIT_BYTES, step, steps);
     }
 
 private:
+    static constexpr int64_t UNIT_BYTES = UNIT * sizeof(bf16);
+
     const bf16* at(int64_t panel) const { return data_ + panel * pairs_ * 2 * NR; }
 
     const bf16* const data_;
     const int64_t pairs_;
 };
 
+// sums[height, NR] of rows of x in the columns of a panel, a cut of the inputs after the other.
+template <class Panels>
+void tiled_sums(Tiles& tiles, float* sums, const bf16* x, const Panels& w, const Product& p, int64_t height, int64_t panel) {
+    alignas(64) bf16 room[TILED_UNITS * UNIT];
+    const int64_t pairs = (p.k + 1) / 2, units = (pairs + TILE - 1) / TILE, steps = (height + TILED_STEP - 1) / TILED_STEP;
+    const int64_t cuts = (units + TILED_UNITS - 1) / TILED_UNITS;
+    for (int64_t cut = 0; cut < cuts; cut++) {
+        const Range some(units, cut, cuts);
+        const bf16* found = w.cut(panel, some, room);
+        const int64_t count = std::min(some.end * TILE, pairs) - some.begin * TILE;
+        for (int64_t step = 0; step < steps; step++) {
+            const Range rows(height, step, steps);
+            tile_product(tiles, rows.end - rows.begin, sums + rows.begin * NR, NR,
+                         x + rows.begin * p.x_stride + some.begin * TILE_INPUTS, p.x_stride,
+                         LyingUnits{found, w.ahead(panel, some, step, steps)}, count, cut > 0);
+        }
+    }
+}
+
 // Rows top .. top + height in the columns of some panels.
 template <class Panels>
 void tiled_task(bf16* out, const bf16* x, const Panels& w, const Product& p, int64_t top, int64_t height, Range panels) {
     alignas(64) float sums[TILED_ROWS * NR];
-    alignas(64) bf16 room[TILED_UNITS * TILE * 2 * NR];
-    const int64_t pairs = (p.k + 1) / 2, units = (pairs + TILE - 1) / TILE, steps = (height + TILED_STEP - 1) / TILED_STEP;
-    const bool once = steps == 1;
-    const int64_t cuts = (units + w.most(once) - 1) / w.most(once);
     Tiles tiles;
+    x += top * p.x_stride;
     for (int64_t at = panels.begin; at < panels.end; at++) {
-        for (int64_t cut = 0; cut < cuts; cut++) {
-            const Range some(units, cut, cuts);
-            const bf16* panel = w.pairs(at, some, once, room);
-            const int64_t count = std::min(some.end * TILE, pairs) - some.begin * TILE;
-            for (int64_t step = 0; step < steps; step++) {
-                const Range rows(height, step, steps);
-                const bf16* from = x + (top + rows.begin) * p.x_stride + some.begin * TILE_INPUTS;
-                tile_product(tiles, rows.end - rows.begin, sums + rows.begin * NR, NR, from, p.x_stride, panel, count, cut > 0,
-                             w.ahead(at, some, once, step, steps));
-            }
+        if (height <= TILED_STEP) {
+            tile_product(tiles, height, sums, NR, x, p.x_stride, w.once(at), (p.k + 1) / 2, false);
+        } else {
+            tiled_sums(tiles, sums, x, w, p, height, at);
         }
         const int64_t column = at * NR, width = std::min<int64_t>(NR, p.n - column);
         for (int64_t i = 0; i < height; i++) copy(out + (top + i) * p.n + column, sums + i * NR, width);
