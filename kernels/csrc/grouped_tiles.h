@@ -109,8 +109,8 @@ void tiled_codes(int64_t rows, float* sums, int64_t stride, const PairedRows& x,
         for (int64_t step = 0; step < steps; step++) {
             const Range some(rows, step, steps);
             const int64_t count = (end - k + TILE_INPUTS - 1) / TILE_INPUTS * TILE;
-            tile_product(tiles, some.end - some.begin, dots, NR, x.pairs + some.begin * x.stride + k, x.stride, pairs, count, false,
-                         {nullptr, 0});
+            tile_product(tiles, some.end - some.begin, dots, NR, x.pairs + some.begin * x.stride + k, x.stride,
+                         LyingUnits{pairs, {nullptr, 0}}, count, false);
             for (int64_t m = some.begin; m < some.end; m++)
                 for (int i = 0; i < 2; i++) {
                     const int64_t at = g * NR + i * W;
