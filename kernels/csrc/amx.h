@@ -62,7 +62,7 @@ struct AheadLines {
     }
 };
 
-constexpr int64_t UNIT = TILE * 2 * NR;  // numbers of a panel of pairs in a unit
+constexpr int64_t PAIRED_UNIT = TILE * 2 * NR;  // numbers of a panel of pairs in a unit
 
 // Units of a panel of pairs, one after the other.
 struct LyingUnits {
@@ -71,7 +71,7 @@ struct LyingUnits {
 
     ARIL_INLINE const bf16* unit(int64_t i) {
         ahead.fetch();
-        return at + i * UNIT;
+        return at + i * PAIRED_UNIT;
     }
 };
 
@@ -129,7 +129,7 @@ ARIL_INLINE void tile_product(Tiles& tiles, int64_t rows, float* c, int64_t c_st
     onto ? load_sums(c, c_stride, second) : clear_sums();
     second ? tile_sums<true>(x, x_stride, units, whole) : tile_sums<false>(x, x_stride, units, whole);
     if (rest) {
-        alignas(64) bf16 last[UNIT] = {};
+        alignas(64) bf16 last[PAIRED_UNIT] = {};
         const bf16 *from = units.unit(whole), *at = x + whole * TILE_INPUTS;
         std::copy(from, from + rest * 2 * NR, last);
         LyingUnits one{last, {nullptr, 0}};

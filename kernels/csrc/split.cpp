@@ -34,7 +34,7 @@ int64_t units_of(int64_t k) { return (k + TILE_INPUTS - 1) / TILE_INPUTS; }
 // Whether the numbers have so much in common.
 bool split_panel(uint8_t* to, const bf16* w, int64_t rows, int64_t k, int64_t stride) {
     static thread_local Scratch scratch;
-    const int64_t units = units_of(k), count = units * UNIT;
+    const int64_t units = units_of(k), count = units * PAIRED_UNIT;
     auto* pairs = reinterpret_cast<bf16*>(scratch.get(count / 2));
     SplitWriter writer(to, units);
     const bf16 fill = writer.choose(w, rows, k, stride);

@@ -15,7 +15,7 @@
 
 namespace aril {
 
-constexpr int64_t UNIT_POINTERS = UNIT / 2, UNIT_BYTES = UNIT_POINTERS + UNIT;
+constexpr int64_t UNIT_POINTERS = PAIRED_UNIT / 2, UNIT_BYTES = UNIT_POINTERS + PAIRED_UNIT;
 constexpr int64_t NEAR_SPLIT = 8192;  // bytes that memory runs ahead when a panel passes only once
 constexpr int64_t SYMBOLS = 16;
 constexpr int64_t RARE_A_UNIT = 4;  // room in the list; SmolLM2-135M has 0.07 on average, 0.9 in its worst panel
@@ -46,16 +46,16 @@ public:
     // Some units as panels of pairs are.
     void decode(bf16* to, Range some) const {
         const Rare* rare = rare_;
-        for (int64_t i = some.begin; i < some.end; i++, to += UNIT) decode(to, i, rare);
+        for (int64_t i = some.begin; i < some.end; i++, to += PAIRED_UNIT) decode(to, i, rare);
     }
 
     // One of them, when those before it have been: `rare` goes on to where the next one's begin.
     ARIL_INLINE void decode(bf16* to, int64_t i, const Rare*& rare) const {
         const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(header_->table)));
         const uint8_t* at = unit(i);
-        for (int64_t j = 0; j < UNIT / 128; j++) decode_128(to + j * 128, at + j * 64, at + UNIT_POINTERS + j * 128, table);
-        for (const Rare* end = rare_ + header_->num_rare; rare < end && rare->place < (i + 1) * UNIT; rare++)
-            if (rare->place >= i * UNIT) to[rare->place - i * UNIT] = rare->number;
+        for (int64_t j = 0; j < PAIRED_UNIT / 128; j++) decode_128(to + j * 128, at + j * 64, at + UNIT_POINTERS + j * 128, table);
+        for (const Rare* end = rare_ + header_->num_rare; rare < end && rare->place < (i + 1) * PAIRED_UNIT; rare++)
+            if (rare->place >= i * PAIRED_UNIT) to[rare->place - i * PAIRED_UNIT] = rare->number;
     }
 
     const uint8_t* unit(int64_t i) const { return units_ + i * UNIT_BYTES; }
@@ -72,7 +72,7 @@ public:
             to[i] = bf16(header_->table[pointer] << 8 | unit[UNIT_POINTERS + place / 64 * 64 + byte]);
         }
         for (const Rare* rare = rare_; rare < rare_ + header_->num_rare; rare++) {
-            const int64_t within = rare->place % UNIT, i = rare->place / UNIT * TILE_INPUTS + within / (2 * NR) * 2;
+            const int64_t within = rare->place % PAIRED_UNIT, i = rare->place / PAIRED_UNIT * TILE_INPUTS + within / (2 * NR) * 2;
             if (within % (2 * NR) / 2 == output) to[i + within % 2] = rare->number;
         }
     }
@@ -104,19 +104,19 @@ public:
 
     ARIL_INLINE const bf16* unit(int64_t i) {
         if (i + 1 < units_) decode(i + 1);
-        return room_ + i % 2 * UNIT;
+        return room_ + i % 2 * PAIRED_UNIT;
     }
 
 private:
     ARIL_INLINE void decode(int64_t i) {
         for (int64_t line = 0; line < UNIT_BYTES; line += TILE_BYTES) prefetch(panel_.unit(i) + NEAR_SPLIT + line);
-        panel_.decode(room_ + i % 2 * UNIT, i, rare_);
+        panel_.decode(room_ + i % 2 * PAIRED_UNIT, i, rare_);
     }
 
     const SplitPanel panel_;
     const Rare* rare_;
     const int64_t units_;
-    alignas(64) bf16 room_[2 * UNIT];
+    alignas(64) bf16 room_[2 * PAIRED_UNIT];
 };
 
 // One panel, to be written: numbers come in the order of pairs.
@@ -149,9 +149,9 @@ public:
     // False where the list is too short.
     bool encode(const bf16* numbers, int64_t units) {
         bool fits = true;
-        for (int64_t at = 0; at < units * UNIT; at += 128) {
-            uint8_t* unit = units_ + at / UNIT * UNIT_BYTES;
-            const int64_t within = at % UNIT;
+        for (int64_t at = 0; at < units * PAIRED_UNIT; at += 128) {
+            uint8_t* unit = units_ + at / PAIRED_UNIT * UNIT_BYTES;
+            const int64_t within = at % PAIRED_UNIT;
             __m512i pointers[2];
             for (int i = 0; i < 2; i++) {
                 const bf16* from = numbers + at + i * 64;

@@ -34,14 +34,14 @@ public:
         return {at(panel), {reinterpret_cast<const char*>(at(panel)) + NEAR, UNIT_BYTES / TILE_BYTES}};
     }
 
-    const bf16* cut(int64_t panel, Range units, bf16*) const { return at(panel) + units.begin * UNIT; }
+    const bf16* cut(int64_t panel, Range units, bf16*) const { return at(panel) + units.begin * PAIRED_UNIT; }
 
     AheadLines ahead(int64_t panel, Range units, int64_t step, int64_t steps) const {
         return share_of(at(panel + 1), units, UNIT_BYTES, step, steps);
     }
 
 private:
-    static constexpr int64_t UNIT_BYTES = UNIT * sizeof(bf16);
+    static constexpr int64_t UNIT_BYTES = PAIRED_UNIT * sizeof(bf16);
 
     const bf16* at(int64_t panel) const { return data_ + panel * pairs_ * 2 * NR; }
 
@@ -52,7 +52,7 @@ private:
 // sums[height, NR] of rows of x in the columns of a panel, a cut of the inputs after the other.
 template <class Panels>
 void tiled_sums(Tiles& tiles, float* sums, const bf16* x, const Panels& w, const Product& p, int64_t height, int64_t panel) {
-    alignas(64) bf16 room[TILED_UNITS * UNIT];
+    alignas(64) bf16 room[TILED_UNITS * PAIRED_UNIT];
     const int64_t pairs = (p.k + 1) / 2, units = (pairs + TILE - 1) / TILE, steps = (height + TILED_STEP - 1) / TILED_STEP;
     const int64_t cuts = (units + TILED_UNITS - 1) / TILED_UNITS;
     for (int64_t cut = 0; cut < cuts; cut++) {
