@@ -176,6 +176,8 @@ class Engine:
         self._stalled = not step.rows and not chunks
         for chunk in chunks:
             self._spell(chunk)
+        if not self._live:
+            self._memory.rest(self._scheduler.pool.num_used)
         return chunks
 
     def _spell(self, chunk: Chunk) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -70,6 +72,28 @@ def test_memory_is_fetched_when_what_is_ready_is_half_used() -> None:
         settle()
         found.append(int(sum(share_there(caches[0].k[at : at + 1]) for at in range(8 * STRIDE))))
     assert found == [4, 4, 8, 8, 8, 8, 12, 12]
+
+
+def test_after_a_rest_two_large_pages_more_are_there() -> None:
+    caches = make_caches(8 * STRIDE)
+    ahead = MemoryAhead(caches)
+    ahead.rest(1)
+    settle()
+    assert shares(caches, 0, 3 * STRIDE) == {1.0}
+    assert shares(caches, 3 * STRIDE, 8 * STRIDE) == {0.0}
+
+
+def test_a_process_that_ends_meanwhile_ends_well() -> None:
+    script = f"""
+from aril.core import pages
+from aril.engine.kv.ahead import MemoryAhead
+from aril.models.batch import LayerCache
+import torch
+half = lambda: pages.zeros((256, 1, 1, pages.PAGE // {STRIDE}), torch.uint8)
+MemoryAhead([LayerCache(half(), half()) for _ in range(8)]).keep(256)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_last_blocks_are_fetched_too_and_nothing_behind_them() -> None:
