@@ -29,8 +29,8 @@ class MemoryAhead:
     """Owner of how many blocks, from the first on, have their memory. Without caches there is nothing to do.
 
     Beyond the blocks in use lie half to one and a half large pages of each layer's keys and of its values, after a rest
-    two to three. All of the cache is never fetched: its size was chosen by what was free at the start, others may have taken that since, a
-    container may allow less, and most of it may never be needed.
+    two to three. All of the cache is never fetched: its size was chosen by what was free at the start, others may have
+    taken that since, a container may allow less, and most of it may never be needed.
     """
 
     def __init__(self, caches: Sequence[LayerCache]) -> None:

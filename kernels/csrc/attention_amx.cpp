@@ -30,8 +30,10 @@ public:
             many_.emplace(tensors, shape, group);
     }
 
-    void bring(const Task& task) { few_ ? few_->bring(task) : many_->bring(task); }
-    void run(const Task& task, const Task* next) { few_ ? few_->run(task, next) : many_->run(task, next); }
+    void bring(const Task& task) {
+        if (many_) many_->bring(task);
+    }
+    void run(const Task& task, const Task* next) { few_ ? few_->run(task) : many_->run(task, next); }
     void join_parts() { few_ ? few_->join_parts() : many_->join_parts(); }
 
 private:

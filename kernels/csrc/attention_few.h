@@ -24,14 +24,14 @@ public:
         : t_(tensors), s_(shape), g_(group), n_(group.tokens * shape.shared()), together_(most_together()),
           walk_(tensors, shape, group, together_) {}
 
-    void bring(const Task& task) { walk_.bring(task); }
-
-    void run(const Task& task, const Task* next) {
+    // Nothing is fetched ahead: the machine reads on by itself, and was slowed by hints (Granite Rapids, two threads, 16 rows of
+    // 200 positions in 30 layers: 5.5 ms with, 4.1 without).
+    void run(const Task& task) {
         registers_.shape(TILE, TILE);
         take_memory(task.heads);
         for (int64_t i = 0; i < task.heads; i += together_) begin(task, i);
-        walk_.run(task, next, PULSES * UNITS * (s_.dim / DIMS), [&](int64_t chunk, int64_t held, Range heads, Fetch& ahead) {
-            see(chunk, held, task, heads, ahead);
+        walk_.run(task, nullptr, 0, [&](int64_t chunk, int64_t held, Range heads, Fetch&) {
+            see(chunk, held, task, heads);
         });
         for (int64_t i = 0; i < task.heads && !g_.parts; i += together_) finish(task.head + i, heads_of(task, i), state(i));
     }
@@ -48,7 +48,6 @@ public:
 
 private:
     static constexpr int64_t TOGETHER = 256;  // dimensions of heads that pass together: 128 KiB of L2
-    static constexpr int64_t PULSES = 4;      // for a unit of positions in a unit of dimensions
 
     int64_t most_together() const { return std::max<int64_t>(1, std::min(TILE / n_, TOGETHER / s_.dim)); }
 
@@ -110,27 +109,28 @@ private:
         return sight;
     }
 
-    void see(int64_t chunk, int64_t held, const Task& task, Range heads, Fetch& ahead) {
+    void see(int64_t chunk, int64_t held, const Task& task, Range heads) {
         const int64_t count = heads.end - heads.begin, first = task.head + heads.begin;
         const Range keys = whole_units(s_.window ? g_.position + 1 - s_.window - chunk * KEYS : 0, held);
         float* part = this->part(chunk, first);
-        score(held, first, count, heads.begin, keys, ahead);
-        weigh(scores_, keys, sight(chunk), s_, highest(part, count), total(part, count), [&] { ahead.pulse(); });
+        score(held, first, count, heads.begin, keys);
+        weigh(scores_, keys, sight(chunk), s_, highest(part, count), total(part, count), [] {});
         for (int64_t t = keys.begin; t < keys.end; t += TILE_INPUTS) turn(t);
         for (int64_t j = 0; j < count; j++)
-            for (int64_t d = 0; d < s_.dim; d += 2 * DIMS) add(part + j * n_ * s_.dim + d, first + j, j, d, keys, ahead);
+            for (int64_t d = 0; d < s_.dim; d += 2 * DIMS) add(part + j * n_ * s_.dim + d, first + j, j, d, keys);
         if (!g_.parts) join(state(heads.begin), part, count);
     }
 
     // Where nothing is held any more the last registers of keys are read again: what they give is hidden.
-    void score(int64_t held, int64_t head, int64_t heads, int64_t i, Range keys, Fetch& ahead) {
+    void score(int64_t held, int64_t head, int64_t heads, int64_t i, Range keys) {
         const bf16* rows[KEYS / TILE];
         const bf16* cache = t_.k_cache + head * s_.dim;
         for (int64_t t = 0; t < keys.end; t += TILE) rows[t / TILE] = cache + walk_.at()[t < held ? t : t - TILE];
         const Left left{rows + keys.begin / TILE, s_.kv_heads * s_.dim, DIMS};
         Product product({scores_ + keys.begin * TILE, 0}, left, {queries(i), DIMS, REGISTER, 0}, (keys.end - keys.begin) / TILE,
                         Range(0, heads * s_.dim / DIMS));
-        while (product.step()) ahead.pulse();
+        while (product.step()) {
+        }
     }
 
     // Weights of a unit of keys become rows of a left side.
@@ -141,7 +141,7 @@ private:
     }
 
     // sums[n, stride dim] of up to 64 dimensions from d on, in the order of unpacked registers.
-    void add(float* sums, int64_t head, int64_t j, int64_t d, Range keys, Fetch& ahead) {
+    void add(float* sums, int64_t head, int64_t j, int64_t d, Range keys) {
         const bf16* values = t_.v_cache + head * s_.dim + d;
         const bool wide = s_.dim - d > DIMS;
         _tile_zero(0);
@@ -150,9 +150,7 @@ private:
         _tile_zero(3);
         lay(values, keys.begin, wide);
         for (int64_t t = keys.begin; t < keys.end; t += TILE_INPUTS) {
-            ahead.pulse();
             if (t + TILE_INPUTS < keys.end) lay(values, t + TILE_INPUTS, wide);
-            ahead.pulse();
             multiply(t, wide);
         }
         _tile_stored(0, sums_, TILE_BYTES);
