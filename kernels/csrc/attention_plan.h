@@ -73,8 +73,8 @@ public:
         const int64_t count = int64_t(tasks_.size());
         share(threads_, count, [&](int64_t i) {
             Worker worker(t, s_, *tasks[i].group);
-            if (i < threads_) worker.bring(tasks[i]);
-            worker.run(tasks[i], i + threads_ < count ? &tasks[i + threads_] : nullptr);
+            if (begins_part(threads_, count, i)) worker.bring(tasks[i]);
+            worker.run(tasks[i], i + 1 < count ? &tasks[i + 1] : nullptr);
         });
         for (const Group& group : groups_)
             if (group.parts) Worker(t, s_, group).join_parts();

@@ -87,16 +87,16 @@ private:
         share(threads, filled_, [&](int64_t at) {
             products.prepare(c_.pieces[at]);
             typename Products::Hands hands;
-            for (int64_t part = 0; part < c_.num_parts; part++) add_part(products, hands, at, part, threads);
+            for (int64_t part = 0; part < c_.num_parts; part++) add_part(products, hands, at, part);
         });
     }
 
-    void add_part(const Products& products, typename Products::Hands& hands, int64_t at, int64_t part, int threads) {
+    void add_part(const Products& products, typename Products::Hands& hands, int64_t at, int64_t part) {
         const Piece& piece = c_.pieces[at];
         const int64_t rank = c_.entry(piece, part).rank, size = c_.parts[part].size;
         if (rank == 0) return;
         products.shrink(hands, piece, part, Range(0, rank), b_of(piece, part, Range(0, rank)));
-        products.expand(hands, piece, part, Range(0, size), a_after(at, part, threads));
+        products.expand(hands, piece, part, Range(0, size), a_after(at, part));
     }
 
     Matrix<T> b_of(const Piece& piece, int64_t part, Range ranks) const {
@@ -105,8 +105,8 @@ private:
     }
 
     // The A of the next part, or of the piece that this thread will be at next.
-    Matrix<T> a_after(int64_t at, int64_t part, int threads) const {
-        if (++part == c_.num_parts) part = 0, at += threads;
+    Matrix<T> a_after(int64_t at, int64_t part) const {
+        if (++part == c_.num_parts) part = 0, at++;
         if (at >= filled_) return {};
         const Entry& e = c_.entry(c_.pieces[at], part);
         return {c_.arena + e.a_at, e.rank, c_.k};

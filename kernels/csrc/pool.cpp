@@ -29,6 +29,8 @@ inline void relax() {
 #endif
 }
 
+thread_local int number_of_this = 0;
+
 class Pool {
 public:
     void run(int threads, void (*work)(void*), void* job) {
@@ -48,6 +50,7 @@ private:
     void start() {
         pthread_t thread;
         const auto body = [](void* pool) -> void* {
+            number_of_this = ++static_cast<Pool*>(pool)->numbered_;
             static_cast<Pool*>(pool)->serve();
             return nullptr;
         };
@@ -87,6 +90,7 @@ private:
 
     std::mutex busy_;
     int started_ = 0;
+    std::atomic<int> numbered_{0};
     uint64_t number_ = 0;
     void (*work_)(void*) = nullptr;
     void* job_ = nullptr;
@@ -108,6 +112,8 @@ Pool& the_pool() {
 }
 
 }  // namespace
+
+int thread_number() { return number_of_this; }
 
 void run_together(int threads, void (*work)(void*), void* job) { the_pool().run(threads, work, job); }
 
