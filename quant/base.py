@@ -26,6 +26,7 @@ class LinearShape:
     in_features: int
     out_features: int
     dtype: torch.dtype
+    only_rows: bool = False  # are read, as of a table of vectors: a plain one is not packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,16 @@ _split_bytes.argtypes, _split_bytes.restype = (INT,), INT
 HAS_TILES: bool = _split_bytes(1) > 0
 
 
-@packer("native")
+def _size(n: int, k: int, dtype: torch.dtype) -> int | None:
+    if dtype not in DTYPES:
+        return None
+    panels = -(-n // PANEL_WIDTH)
+    if dtype == torch.bfloat16 and HAS_TILES:
+        return panels * int(_split_bytes(k))
+    return panels * PANEL_WIDTH * (k + k % 2 if dtype == torch.bfloat16 and HAS_PAIRS else k) * dtype.itemsize
+
+
+@packer("native", _size)
 def pack_native(w: Tensor) -> Weight | None:
     """Panels as wide as the machine's register tile."""
     if not takes(w):

@@ -47,14 +47,19 @@ def linear(x: Tensor, weight: Weight) -> Tensor:
 
 
 Packer = Callable[[Tensor], Weight | None]
+Sizer = Callable[[int, int, torch.dtype], int | None]
 _packers: dict[str, Packer] = {}  # by provider of linear
+_sizers: dict[str, Sizer] = {}
 
 
-def packer(provider: str) -> Callable[[Packer], Packer]:
-    """Register the layout that `provider` multiplies by; its answer None leaves a matrix as it is."""
+def packer(provider: str, size: Sizer) -> Callable[[Packer], Packer]:
+    """Register the layout that `provider` multiplies by, and the bytes that a matrix [N, K] of a dtype takes in it.
+
+    The answer None of either leaves a matrix as it is.
+    """
 
     def register(make: Packer) -> Packer:
-        _packers[provider] = make
+        _packers[provider], _sizers[provider] = make, size
         return make
 
     return register
@@ -67,6 +72,15 @@ def pack(w: Tensor) -> Weight:
         if weight is not None:
             return weight
     return Weight(w, "rows", *w.shape)
+
+
+def packed_bytes(n: int, k: int, dtype: torch.dtype) -> int:
+    """What `pack` makes of a matrix [n, k], in bytes, as long as its numbers are nothing unusual."""
+    for provider in linear.providers():
+        size = _sizers[provider](n, k, dtype) if provider in _sizers else None
+        if size is not None:
+            return size
+    return n * k * dtype.itemsize
 
 
 def pack_panels(w: Tensor, width: int) -> Weight:

@@ -6,6 +6,7 @@ Both may be stored in any format: a GGUF file's table is packed, a GPTQ checkpoi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ class Embedding:
     def __init__(self, name: str, shape: LinearShape, quant: QuantFormat, device: torch.device) -> None:
         self.dtype = shape.dtype
         self.device = device
+        shape = replace(shape, only_rows=True)
         self.arrival = Arrival(name, quant.linear(name, shape), shape, self._arrived)
         self._table: Tensor | None = None  # [vocab, size] where the table is plain
         self._packed: Product | None = None

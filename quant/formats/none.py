@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from ...kernels.ops.matmul import packed_bytes
 from ..base import LinearMethod, LinearShape, QuantFormat, Stored, TensorSpec
 from ..matrix import Matrix, PlainMatrix
 
@@ -25,7 +27,8 @@ class PlainMethod(LinearMethod):
         return "not quantised"
 
     def weight_bytes(self, shape: LinearShape) -> int:
-        return shape.out_features * shape.in_features * shape.dtype.itemsize
+        size = shape.out_features, shape.in_features
+        return math.prod(size) * shape.dtype.itemsize if shape.only_rows else packed_bytes(*size, shape.dtype)
 
 
 class Plain(QuantFormat):
