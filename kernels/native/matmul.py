@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from ...core import pages
+from ...core.log import event, get_logger
 from ..ops.matmul import Weight, linear, pack_panels, packer, rows_of
 from .build import DTYPES, INT, POINTER, function, library, takes
+
+log = get_logger(__name__)
 
 PANEL_WIDTH: int = library().aril_panel_width()
 HAS_PAIRS: bool = bool(library().aril_has_pairs())
@@ -65,7 +68,10 @@ def split_of(w: Tensor) -> Weight | None:
     data = pages.zeros((-(-n // PANEL_WIDTH), _split_bytes(k)), torch.uint8)
     fits = torch.zeros(1, dtype=torch.int64)
     _pack_split(data.data_ptr(), fits.data_ptr(), w.data_ptr(), n, k, w.stride(0), torch.get_num_threads())
-    return Weight(data, "split", n, k) if fits else None
+    if not fits:
+        log.info(event("weight_not_split", outputs=n, inputs=k, effect="reads a third more bytes in each step"))
+        return None
+    return Weight(data, "split", n, k)
 
 
 def _reads(weight: Weight) -> bool:

@@ -81,10 +81,12 @@ def test_an_input_that_is_large_in_all_rows_is_no_surprise() -> None:
     assert torch.equal(unpack(split(w.bfloat16())), w.bfloat16())
 
 
-def test_numbers_of_all_sizes_stay_in_pairs() -> None:
+def test_numbers_of_all_sizes_stay_in_pairs_and_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "aril")
     w = torch.randint(1, 255, (40, 64)).to(torch.int16).mul(128).view(torch.bfloat16)
     packed = pack(w)
     assert packed.layout == "pairs"
+    assert "weight_not_split outputs=40 inputs=64" in caplog.text
     assert torch.equal(bits(unpack(packed)), bits(w))
 
 
