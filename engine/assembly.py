@@ -188,8 +188,7 @@ class _Maker:
         if not self.config.enforce_eager:
             pass_ = Graphed(
                 eager,
-                recorder_for(self.platform),
-                max_rows=self.config.max_num_seqs,
+                recorder_for(self.platform, self.config.max_num_seqs),
                 max_model_len=memory.max_model_len,
                 spare_blocks=spare,
                 block_size=self.config.block_size,

@@ -1,12 +1,13 @@
-"""Steps in which every row decodes one token, recorded once for each size and then replayed: as a device graph, or on a
-CPU as a tape of kernel calls.
+"""Steps that are recorded once and then replayed: as a device graph, or on a CPU as a tape of kernel calls.
 
-A replay costs one launch instead of hundreds. A step is padded to the next size with spare rows, which write to cache
-blocks that nobody owns. Whatever is no such step goes to the eager pass, and so do all where recording is refused.
+A replay costs one launch instead of hundreds. A recording fits the steps of its frame. A step that decodes may be
+padded to a larger one with spare rows, which write to cache blocks that nobody owns. What fits none goes to the eager
+pass, and so does what cannot be recorded.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,13 +18,14 @@ from torch import Tensor
 from ..core.errors import Unsupported
 from ..core.log import event, get_logger
 from ..core.platform import Platform
-from .inputs import RowState
+from ..models.batch import ForwardBatch
+from .inputs import Inputs, RowState
 from .params import SamplingParams
 from .passes import Eager, Passed, Rows
 from .step import NewRow, Row
 
 STRIDE = 8  # sizes are 1, 2, 4 and then every 8th: at most 7 rows are spare
-
+KEPT = 512  # recordings, and frames that are remembered
 
 log = get_logger(__name__)
 
@@ -37,14 +39,23 @@ class Recording(Protocol):
     def replay(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What steps have in common that one recording does for."""
+
+    tokens: int
+    rows: int
+    results: int  # rows that a token is drawn for
+
+
 class Recorder(Protocol):
     """Who records runs on a kind of device."""
 
-    def sizes(self, max_rows: int) -> list[int]:
-        """The numbers of rows that are worth a recording each."""
+    def frame(self, rows: Rows) -> Frame | None:
+        """What such a step is recorded as: spare rows fill it up. None = that is not worth it, or not yet."""
 
     def record(self, run: Callable[[], Tensor]) -> Recording:
-        """Do `run` and record it; raises Unsupported for what cannot be done again."""
+        """Do `run` and record it: the result is there. Raises Unsupported for what cannot be done again."""
 
 
 def sizes_up_to(max_rows: int) -> list[int]:
@@ -64,50 +75,55 @@ class _Recorded:
 
 
 class Graphed:
-    """Owner of the recordings. They read the packer's buffer, which lies at the same place for the same size."""
+    """Owner of the recordings. They read the packer's buffer, which lies at the same place for the same frame."""
 
     def __init__(
-        self,
-        eager: Eager,
-        recorder: Recorder,
-        *,
-        max_rows: int,
-        max_model_len: int,
-        spare_blocks: range,
-        block_size: int,
+        self, eager: Eager, recorder: Recorder, *, max_model_len: int, spare_blocks: range, block_size: int
     ) -> None:
         self._eager = eager
         self._recorder = recorder
-        self._sizes = recorder.sizes(max_rows)
         self._max_seq = max_model_len
         self._width = max(-(-max_model_len // block_size), len(spare_blocks))
         self._spare = spare_rows(spare_blocks)
-        self._recorded: dict[tuple[int, int], _Recorded] = {}  # by size, and the rank that adapters' scratch is for
+        # by frame, and the rank that adapters' scratch is for; the last used stands last; None = it was refused
+        self._recorded: OrderedDict[tuple[Frame, int], _Recorded | None] = OrderedDict()
+        self._was_refused = False
 
     def run(self, rows: Rows) -> Passed:
-        if not self._sizes or len(rows) > self._sizes[-1] or not all(map(_decodes, rows)):
+        frame = self._recorder.frame(rows)
+        if frame is None:
             return self._eager.run(rows)
-        size = next(size for size in self._sizes if size >= len(rows))
-        inputs = self._eager.packer.pack([*rows, *self._spare[: size - len(rows)]], width=self._width)
+        inputs = self._eager.packer.pack([*rows, *self._spare[: frame.rows - len(rows)]], width=self._width)
         inputs = replace(inputs, ragged=replace(inputs.ragged, max_seq=self._max_seq))
         delta = self._eager.adapters.rows(inputs.slots.tolist())
-        key = size, 0 if delta is None else delta.max_rank
-        if key not in self._recorded:
-            try:
-                self._recorded[key] = self._record(self._eager.batch(inputs, delta))
-            except Unsupported as error:
-                self._sizes = []
-                log.warning(event("steps_not_recorded", reason=error.message, effect="slower steps"))
-                return self._eager.run(rows)
-        recorded = self._recorded[key]
-        if delta is not None:
-            _refill(recorded.rows, delta)
-        recorded.recording.replay()
-        return Passed(recorded.recording.result[: len(rows)], inputs.wanted[: len(rows)])
+        recorded = self._done(frame, inputs, delta)
+        if recorded is None:
+            return self._eager.run(rows)
+        num_results = sum(row.samples for row, _ in rows)
+        return Passed(recorded.recording.result[:num_results], inputs.wanted[:num_results])
 
-    def _record(self, batch: Any) -> _Recorded:
+    def _done(self, frame: Frame, inputs: Inputs, delta: Any) -> _Recorded | None:
+        """The frame's recording after it did `inputs`; None = there can be none."""
+        key = frame, 0 if delta is None else delta.max_rank
+        if key not in self._recorded:
+            self._recorded[key] = self._record(self._eager.batch(inputs, delta))
+        elif (recorded := self._recorded[key]) is not None:
+            if delta is not None:
+                _refill(recorded.rows, delta)
+            recorded.recording.replay()
+        _use(self._recorded, key)
+        return self._recorded[key]
+
+    def _record(self, batch: ForwardBatch) -> _Recorded | None:
         forward = self._eager.network.forward
-        return _Recorded(self._recorder.record(lambda: forward(batch)), batch.rows)
+        try:
+            return _Recorded(self._recorder.record(lambda: forward(batch)), batch.rows)
+        except Unsupported as error:
+            if not self._was_refused:
+                tokens = len(batch.tokens)
+                log.warning(event("step_not_recorded", tokens=tokens, reason=error.message, effect="slower steps"))
+            self._was_refused = True
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +136,15 @@ class _Graph:
 
 
 class DeviceGraphs:
-    """Recorder of CUDA and HIP graphs, which share one pool of memory."""
+    """Recorder of CUDA and HIP graphs, which share one pool of memory: steps in which every row decodes one token."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int) -> None:
+        self._sizes = sizes_up_to(max_rows)
         self._pool: Any = None
 
-    def sizes(self, max_rows: int) -> list[int]:
-        return sizes_up_to(max_rows)
+    def frame(self, rows: Rows) -> Frame | None:
+        size = next((size for size in self._sizes if size >= len(rows)), None)
+        return Frame(size, size, size) if size is not None and all(map(_decodes, rows)) else None
 
     def record(self, run: Callable[[], Tensor]) -> Recording:
         run()  # compiles and tunes what is still missing, which no graph may record
@@ -135,17 +153,27 @@ class DeviceGraphs:
         with torch.cuda.graph(graph, pool=self._pool):
             result = run()
         self._pool = self._pool or graph.pool()
+        graph.replay()  # which recording it was not
         return _Graph(graph, result)
 
 
 class Tapes:
-    """Recorder of the native kernels' calls on a CPU. Recording is cheap, so no step is padded."""
+    """Recorder of the native kernels' calls on a CPU. Recording is cheap, so no step is padded, and whatever comes a
+    second time is recorded: prompts are cut into chunks as long as a step may be.
+    """
 
     def __init__(self) -> None:
         self._arena: Any = None
+        self._met: OrderedDict[Frame, None] = OrderedDict()
 
-    def sizes(self, max_rows: int) -> list[int]:
-        return list(range(1, max_rows + 1))
+    def frame(self, rows: Rows) -> Frame | None:
+        if any(state.params.scores_prompt or state.params.pooling for _, state in rows):
+            return None
+        frame = Frame(sum(row.length for row, _ in rows), len(rows), sum(row.samples for row, _ in rows))
+        known = frame in self._met or frame.tokens == frame.results
+        self._met[frame] = None
+        _use(self._met, frame)
+        return frame if known else None
 
     def record(self, run: Callable[[], Tensor]) -> Recording:
         from ..kernels.native.tape import Arena, record  # raises Unsupported where there are no native kernels
@@ -154,14 +182,21 @@ class Tapes:
         return record(run, self._arena)
 
 
-def recorder_for(platform: Platform) -> Recorder:
-    """The one that suits the device."""
-    return Tapes() if platform.kind == "cpu" else DeviceGraphs()
+def recorder_for(platform: Platform, max_rows: int) -> Recorder:
+    """The one that suits the device; `max_rows` of a step."""
+    return Tapes() if platform.kind == "cpu" else DeviceGraphs(max_rows)
 
 
 def _decodes(pair: tuple[Row, RowState]) -> bool:
     row, state = pair
     return row.length == 1 and row.samples and not state.params.scores_prompt
+
+
+def _use(held: OrderedDict[Any, Any], key: Any) -> None:
+    """`key` was used last; what has not been used for longest goes, where there is too much."""
+    held.move_to_end(key)
+    if len(held) > KEPT:
+        held.popitem(last=False)
 
 
 def spare_rows(blocks: range) -> list[tuple[Row, RowState]]:

@@ -32,6 +32,9 @@ class Product(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """x[T, K] -> [T, N] in x's dtype, no bias."""
 
+    def wide(self, x: Tensor) -> Tensor:
+        """The same in float32; a product that adds up in float32 does not round it on the way."""
+
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows ids[T] int64 of the matrix: [T, K] in `dtype`. The look-up of an embedding."""
 
@@ -96,6 +99,9 @@ class PlainProduct:
     def __call__(self, x: Tensor) -> Tensor:
         return matmul.linear(x, self.weight)
 
+    def wide(self, x: Tensor) -> Tensor:
+        return matmul.linear(x, self.weight, torch.float32)
+
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return matmul.rows_of(self.weight, ids).to(dtype)
 
@@ -143,6 +149,9 @@ class GroupedProduct:
         if _is_compared(x) and self.rounding != AS_THEY_ARE:
             return _as_tools_multiply(rounded, grouped.dense(self.weight))
         return grouped.matmul_grouped(rounded, self.weight)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return grouped.rows_of_grouped(self.weight, ids).to(dtype)
@@ -203,6 +212,9 @@ class Int8Product:
             return _as_tools_multiply(int8.dense_rows(rows), int8.dense(self.weight))
         return int8.matmul_int8(rows, self.weight, x.dtype)
 
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
+
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         found = int8.integers_of(self.weight)[ids].float() * self.weight.scales[ids][:, None]
         return found.to(dtype)
@@ -235,6 +247,9 @@ class SideBySide:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([product(x) for product in self.products], dim=1)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         raise AssertionError("an embedding is one matrix")

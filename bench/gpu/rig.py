@@ -63,8 +63,7 @@ class Rig:
         eager = Eager(network, backend, caches, packer, adapters)
         graphed = Graphed(
             eager,
-            recorder_for(platform),
-            max_rows=max(scale.rows),
+            recorder_for(platform, max(scale.rows)),
             max_model_len=MAX_MODEL_LEN,
             spare_blocks=spare,
             block_size=BLOCK_SIZE,

@@ -77,8 +77,7 @@ class MixedRows:
         spare = range(NUM_BLOCKS, NUM_BLOCKS + num_spare_blocks(BLOCK_SIZE))
         graphed = Graphed(
             self.eager,
-            DeviceGraphs(),
-            max_rows=MAX_ROWS,
+            DeviceGraphs(MAX_ROWS),
             max_model_len=NUM_BLOCKS // 8 * BLOCK_SIZE,
             spare_blocks=spare,
             block_size=BLOCK_SIZE,

@@ -64,8 +64,8 @@ struct Pairs {
 };
 #endif
 
-template <class X>
-void linear(X* out, const X* x, const void* w, int64_t w_dtype, const Product& p, int64_t cores) {
+template <class Out, class X>
+void linear(Out* out, const X* x, const void* w, int64_t w_dtype, const Product& p, int64_t cores) {
     if (w_dtype == BF16) return product(out, x, nullptr, Plain<bf16>{static_cast<const bf16*>(w), p.k}, p, cores);
     product(out, x, nullptr, Plain<float>{static_cast<const float*>(w), p.k}, p, cores);
 }
@@ -81,11 +81,13 @@ void put_row(T* to, const T* from, int64_t k) {
 extern "C" int aril_panel_width() { return aril::NR; }
 
 extern "C" void aril_linear(void* out, const void* x, const void* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
-                            int64_t x_dtype, int64_t w_dtype, int64_t cores) {
+                            int64_t x_dtype, int64_t w_dtype, int64_t out_dtype, int64_t cores) {
     using namespace aril;
     const Product p{m, n, k, x_stride};
-    if (x_dtype == BF16) return linear(static_cast<bf16*>(out), static_cast<const bf16*>(x), w, w_dtype, p, cores);
-    linear(static_cast<float*>(out), static_cast<const float*>(x), w, w_dtype, p, cores);
+    typed(out, out_dtype, [&](auto* to) {
+        if (x_dtype == BF16) return linear(to, static_cast<const bf16*>(x), w, w_dtype, p, cores);
+        linear(to, static_cast<const float*>(x), w, w_dtype, p, cores);
+    });
 }
 
 // Whether aril_linear_pairs computes anything here.
@@ -97,14 +99,16 @@ extern "C" int aril_has_pairs() {
 #endif
 }
 
-extern "C" void aril_linear_pairs(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k,
-                                  int64_t x_stride, int64_t cores) {
+extern "C" void aril_linear_pairs(void* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
+                                  int64_t out_dtype, int64_t cores) {
     using namespace aril;
+    typed(out, out_dtype, [&](auto* to) {
 #if defined(ARIL_TILES)
-    tiled_product(out, x, TiledPairs(w, k), Product{m, n, k, x_stride}, cores);
+        tiled_product(to, x, TiledPairs(w, k), Product{m, n, k, x_stride}, cores);
 #elif defined(__AVX512BF16__)
-    product(out, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
+        product(to, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
 #endif
+    });
 }
 
 // Rows of a weight [n][k] into panels of pairs.

@@ -1,5 +1,5 @@
 // out[M, N] = x[M, K] times W^T for a weight in panels of NR outputs, whatever its panels are made of. x becomes float32 once
-// per call, sums are float32, and the result is rounded once to the type of x.
+// per call where it is not multiplied as it is, sums are float32, and the result is rounded once, to the type of `out`.
 //
 // A `Weights` type answers
 //     cuts(rows)                  into how many blocks of k so many rows are multiplied
@@ -20,14 +20,20 @@ constexpr int64_t PANELS = 8;  // of one task, whose partial sums stay in L2 whe
 constexpr int64_t PAIR = 2;    // panels at once when it is not
 constexpr int64_t TASKS = 2;   // for each thread at least: one that is held up must not hold up the others (4: up to 7% slower)
 
+// run(`out` as what it points to)
+template <class Run>
+void typed(void* out, int64_t dtype, Run run) {
+    dtype == BF16 ? run(static_cast<bf16*>(out)) : run(static_cast<float*>(out));
+}
+
 struct Product {
     int64_t m, n, k, x_stride;
     int64_t panels() const { return (n + NR - 1) / NR; }
 };
 
 // Rows top .. top + height of the result in the columns of some panels: all panels through one block of k after the other.
-template <class X, class Weights>
-void task(X* out, const typename Weights::In* x, const Weights& w, const Product& p, int64_t top, int64_t height, Range panels) {
+template <class Out, class Weights>
+void task(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int64_t top, int64_t height, Range panels) {
     const int64_t cuts = w.cuts(height), group = cuts == 1 ? PAIR : PANELS;
     float sums[ROWS * PANELS * NR];
     for (int64_t first = panels.begin; first < panels.end; first += group) {
@@ -40,8 +46,8 @@ void task(X* out, const typename Weights::In* x, const Weights& w, const Product
 }
 
 // All of a product. Panels are the inner tasks: rows of x stay in L2.
-template <class X, class Weights>
-void tasks(X* out, const typename Weights::In* x, const Weights& w, const Product& p, int threads) {
+template <class Out, class Weights>
+void tasks(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int threads) {
     const int64_t down = (p.m + ROWS - 1) / ROWS, panels = p.panels();
     const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
     share(threads, down * across, [&](int64_t at) {
@@ -56,8 +62,8 @@ inline bool in_place(const Product& p, const bf16*) { return p.k % 2 == 0 && (p.
 inline bool in_place(const Product&, const float*) { return true; }
 
 // `order`, if not null, names for each input of the weight the one of x that it meets.
-template <class X, class Weights>
-void product(X* out, const X* x, const int64_t* order, const Weights& w, Product p, int64_t cores) {
+template <class Out, class X, class Weights>
+void product(Out* out, const X* x, const int64_t* order, const Weights& w, Product p, int64_t cores) {
     using In = typename Weights::In;
     const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);  // reading the weight is worth three rows
     if constexpr (std::is_same_v<X, In>)

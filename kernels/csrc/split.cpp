@@ -70,11 +70,11 @@ extern "C" void aril_pack_split(uint8_t* out, int64_t* fits, const uint16_t* w, 
 #endif
 }
 
-extern "C" void aril_linear_split(uint16_t* out, const uint16_t* x, const uint8_t* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
-                                  int64_t cores) {
+extern "C" void aril_linear_split(void* out, const uint16_t* x, const uint8_t* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
+                                  int64_t out_dtype, int64_t cores) {
 #if defined(ARIL_TILES)
     using namespace aril;
-    tiled_product(out, x, TiledSplit(w, k), Product{m, n, k, x_stride}, cores);
+    typed(out, out_dtype, [&](auto* to) { tiled_product(to, x, TiledSplit(w, k), Product{m, n, k, x_stride}, cores); });
 #endif
 }
 

@@ -69,8 +69,8 @@ void tiled_sums(Tiles& tiles, float* sums, const bf16* x, const Panels& w, const
 }
 
 // Rows top .. top + height in the columns of some panels.
-template <class Panels>
-void tiled_task(bf16* out, const bf16* x, const Panels& w, const Product& p, int64_t top, int64_t height, Range panels) {
+template <class Out, class Panels>
+void tiled_task(Out* out, const bf16* x, const Panels& w, const Product& p, int64_t top, int64_t height, Range panels) {
     alignas(64) float sums[TILED_ROWS * NR];
     Tiles tiles;
     x += top * p.x_stride;
@@ -85,8 +85,8 @@ void tiled_task(bf16* out, const bf16* x, const Panels& w, const Product& p, int
     }
 }
 
-template <class Panels>
-void tiled_tasks(bf16* out, const bf16* x, const Panels& w, const Product& p, int threads) {
+template <class Out, class Panels>
+void tiled_tasks(Out* out, const bf16* x, const Panels& w, const Product& p, int threads) {
     const int64_t down = (p.m + TILED_ROWS - 1) / TILED_ROWS, panels = p.panels();
     const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
     share(threads, down * across, [&](int64_t at) {
@@ -95,8 +95,8 @@ void tiled_tasks(bf16* out, const bf16* x, const Panels& w, const Product& p, in
     });
 }
 
-template <class Panels>
-void tiled_product(bf16* out, const bf16* x, const Panels& w, Product p, int64_t cores) {
+template <class Out, class Panels>
+void tiled_product(Out* out, const bf16* x, const Panels& w, Product p, int64_t cores) {
     const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);
     if (p.k % TILE_INPUTS == 0) return tiled_tasks(out, x, w, p, threads);
     static thread_local Scratch scratch;

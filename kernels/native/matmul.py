@@ -17,11 +17,11 @@ log = get_logger(__name__)
 PANEL_WIDTH: int = library().aril_panel_width()
 HAS_PAIRS: bool = bool(library().aril_has_pairs())
 
-_linear = function("aril_linear", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT, INT, INT)
-_linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
+_linear = function("aril_linear", POINTER, POINTER, POINTER, *[INT] * 8)
+_linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, *[INT] * 6)
 _rows_of = function("aril_rows_of", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
 _pack_pairs = function("aril_pack_pairs", POINTER, POINTER, INT, INT, INT, INT)
-_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
+_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, *[INT] * 6)
 _rows_of_split = function("aril_rows_of_split", POINTER, POINTER, POINTER, INT, INT, INT)
 _pack_split = function("aril_pack_split", POINTER, POINTER, POINTER, INT, INT, INT, INT)
 _split_bytes = library().aril_split_bytes
@@ -80,8 +80,8 @@ def _reads(weight: Weight) -> bool:
     return weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data)
 
 
-def _multiplies(x: Tensor, weight: Weight) -> bool:
-    if not takes(x) or not _reads(weight):
+def _multiplies(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> bool:
+    if not takes(x) or not _reads(weight) or (dtype or x.dtype) not in DTYPES:
         return False
     return weight.layout == "panels" or (HAS_PAIRS and x.dtype == weight.dtype)
 
@@ -91,17 +91,18 @@ def _multiplies(x: Tensor, weight: Weight) -> bool:
     when=_multiplies,
     needs=f"float32 or bfloat16 rows on the CPU, a weight in panels of {PANEL_WIDTH} (pairs and split: bfloat16 rows)",
 )
-def linear_native(x: Tensor, weight: Weight) -> Tensor:
+def linear_native(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
-    out = x.new_empty(x.shape[0], weight.n)
+    out = x.new_empty(x.shape[0], weight.n, dtype=dtype or x.dtype)
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr()
     shape = x.shape[0], weight.n, weight.k, x.stride(0)
     if weight.layout == "split":
-        _linear_split(*pointers, *shape, torch.get_num_threads())
+        _linear_split(*pointers, *shape, DTYPES[out.dtype], torch.get_num_threads())
     elif weight.layout == "pairs":
-        _linear_pairs(*pointers, *shape, torch.get_num_threads())
+        _linear_pairs(*pointers, *shape, DTYPES[out.dtype], torch.get_num_threads())
     else:
-        _linear(*pointers, *shape, DTYPES[x.dtype], DTYPES[weight.dtype], torch.get_num_threads())
+        dtypes = DTYPES[x.dtype], DTYPES[weight.dtype], DTYPES[out.dtype]
+        _linear(*pointers, *shape, *dtypes, torch.get_num_threads())
     return out
 
 

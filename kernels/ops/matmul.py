@@ -41,9 +41,12 @@ class Weight:
 
 
 @op
-def linear(x: Tensor, weight: Weight) -> Tensor:
-    """x[T, K] times the transposed weight: [T, N] in x's dtype, accumulated in float32."""
-    return torch_linear(x, unpack(weight))
+def linear(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
+    """x[T, K] times the transposed weight: [T, N] in `dtype` (x's own), accumulated in float32.
+
+    Where `dtype` is wider than x's torch rounds to x's first; other providers need not.
+    """
+    return torch_linear(x, unpack(weight)).to(dtype or x.dtype)
 
 
 Packer = Callable[[Tensor], Weight | None]

@@ -63,7 +63,7 @@ class Head:
     def __call__(self, x: Tensor) -> Tensor:
         """x[S, size] -> logits [S, vocab] float32."""
         assert self._product is not None
-        return self._product(x).float()
+        return self._product.wide(x)
 
     def rows(self, tokens: Tensor) -> Tensor:
         """The head's own vectors of tokens[T], for an embedding that is tied to it: [T, size]."""

@@ -7,13 +7,15 @@ import torch
 from aril.core.errors import Unsupported
 from aril.core.platform import detect
 from aril.engine.engine import Engine
-from aril.engine.graphs import Graphed, Recording, num_spare_blocks, sizes_up_to, spare_rows
+from aril.engine.graphs import Frame, Graphed, Recording, Tapes, num_spare_blocks, sizes_up_to, spare_rows
 from aril.engine.inputs import Packer, RowState
 from aril.engine.kv.tensors import allocate
 from aril.engine.params import SamplingParams
 from aril.engine.passes import Eager
 from aril.engine.request import Request
 from aril.engine.step import NewRow, Row
+from aril.kernels import dispatch
+from aril.kernels.ops.matmul import linear
 from aril.models.attention.base import choose
 from aril.models.loader import load_model
 from aril.models.source import locate
@@ -62,6 +64,7 @@ def test_every_number_of_rows_has_a_size_with_few_rows_to_spare(most):
     assert all(min(size for size in sizes if size >= rows) - rows < 8 for rows in range(1, most + 1))
 
 
+needs_native = pytest.mark.skipif("native" not in linear.providers(), reason=dispatch.explain(linear))
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -82,16 +85,55 @@ def test_steps_that_cannot_be_recorded_are_run_kernel_by_kernel(folder):
     class Refusing:
         """A recorder of a machine without native kernels."""
 
-        def sizes(self, max_rows: int) -> list[int]:
-            return [max_rows]
+        def frame(self, rows: object) -> Frame:
+            return Frame(1, 1, 1)
 
         def record(self, run: object) -> Recording:
             raise Unsupported("nothing is recorded here")
 
     eager = make_pass(folder, 6 + num_spare_blocks(BLOCK_SIZE))
     spare = range(6, 6 + num_spare_blocks(BLOCK_SIZE))
-    graphed = Graphed(eager, Refusing(), max_rows=4, max_model_len=24, spare_blocks=spare, block_size=BLOCK_SIZE)
+    graphed = Graphed(eager, Refusing(), max_model_len=24, spare_blocks=spare, block_size=BLOCK_SIZE)
     state = RowState(NewRow("a", [7, 8, 9], 3, SamplingParams(), 0, 0, (0,)))
     eager.run([(Row("a", 0, 2), state)])
     rows = [(Row("a", 2, 1, samples=True), state)]
     assert torch.equal(graphed.run(rows).logits, eager.run(rows).logits)
+
+
+@needs_native
+@torch.inference_mode()
+def test_chunks_of_a_prompt_are_recorded_when_their_like_comes_again(folder):
+    eager, tapes = make_pass(folder, 6 + num_spare_blocks(BLOCK_SIZE)), Tapes()
+    spare = range(6, 6 + num_spare_blocks(BLOCK_SIZE))
+    graphed = Graphed(eager, tapes, max_model_len=24, spare_blocks=spare, block_size=BLOCK_SIZE)
+
+    def chunk(first: int) -> list[tuple[Row, RowState]]:
+        """Six tokens of a prompt and one of an answer."""
+        rows = [
+            (Row("long", 2, 6), NewRow("long", [first + at for at in range(9)], 9, SamplingParams(), 0, 0, (0, 1, 2))),
+            (Row("short", 2, 1, samples=True), NewRow("short", [first, 8, 9], 3, SamplingParams(), 0, 0, (3,))),
+        ]
+        return [(row, RowState(new)) for row, new in rows]
+
+    assert [tapes.frame(chunk(5)), tapes.frame(chunk(6))] == [None, Frame(7, 2, 1)]
+    for first in (7, 20, 33):
+        logits = graphed.run(chunk(first)).logits.clone()
+        assert torch.equal(logits, eager.run(chunk(first)).logits)
+
+
+def test_steps_whose_prompts_are_scored_are_not_recorded(folder):
+    state = RowState(NewRow("a", [7, 8, 9], 3, SamplingParams(prompt_logprobs=1), 0, 0, (0,)))
+    tapes, rows = Tapes(), [(Row("a", 0, 3, samples=True), state)]
+    assert [tapes.frame(rows), tapes.frame(rows)] == [None, None]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_long_prompts_give_the_same_tokens_when_their_steps_are_recorded(folder, device):
+    def tokens(**flags: object) -> list[list[list[int]]]:
+        engine = Engine(make_config(folder, device=device, max_num_batched_tokens=8, max_num_seqs=4, **flags))
+        turns = [[[5 + turn + at, 6, 7, turn, 9] * 4 for at in range(3)] for turn in range(4)]
+        return [
+            [told.token_ids for told in run(engine, ask(prompts, [greedy(6) for _ in prompts]))] for prompts in turns
+        ]
+
+    assert tokens() == tokens(enforce_eager=True)

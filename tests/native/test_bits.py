@@ -34,6 +34,14 @@ def test_a_row_times_a_weight_is_the_same_alone_and_in_a_batch(dtype: torch.dtyp
         assert torch.equal(linear(x[rows], weight), together[rows])
 
 
+@pytest.mark.parametrize("rows", [1, 7, 130])
+def test_a_float32_result_of_bfloat16_is_what_its_bfloat16_result_was_rounded_from(rows: int) -> None:
+    x, weight = torch.randn(rows, 576).bfloat16(), torch.randn(80, 576).bfloat16()
+    wide = linear(x, pack(weight), torch.float32)
+    assert torch.equal(wide.bfloat16(), linear(x, pack(weight)))
+    assert torch.allclose(wide, x.float() @ weight.float().t(), rtol=1e-4, atol=1e-3)
+
+
 def attend(
     q: Tensor, caches: tuple[Tensor, Tensor], table: Tensor, rows: list[tuple[int, int]], **options: float
 ) -> Tensor:
