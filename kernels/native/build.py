@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.errors import Unsupported
+from ...core.errors import InvalidRequest, Unsupported
 from ...core.log import event, get_logger
 from . import recipes
 from .recipes import CannotCompile, Variant
@@ -39,7 +39,9 @@ log = get_logger(__name__)
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The loaded kernels, compiled first if need be; raises Unsupported with the reason why not."""
+    """The loaded kernels, compiled first if need be. Raises Unsupported with the reason why there are none, and
+    InvalidRequest for a VARIANT that is none of this machine's: nobody shall get other kernels than asked for.
+    """
     best, *others = _fitting()
     try:
         return _loaded(best)
@@ -106,7 +108,7 @@ def _fitting() -> list[Variant]:
     if chosen := os.environ.get(VARIANT):
         names = [variant.name for variant in fitting]
         if chosen not in names:
-            raise Unsupported(f"{VARIANT} is {chosen!r}; this machine runs {', '.join(names)}")
+            raise InvalidRequest(f"{VARIANT} is {chosen!r}; this machine runs {', '.join(names)}", param=VARIANT)
         return fitting[names.index(chosen) :]
     return fitting
 

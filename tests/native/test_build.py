@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aril.core.errors import InvalidRequest
 from aril.core.platform import Platform
 from aril.kernels import dispatch, native
 from aril.kernels.native import build, recipes
@@ -117,7 +118,7 @@ def test_a_variant_may_be_named_and_another_machines_is_refused(monkeypatch: pyt
     monkeypatch.setenv(build.VARIANT, names[-1])
     assert [variant.name for variant in build._fitting()] == names[-1:]
     monkeypatch.setenv(build.VARIANT, "avx9")
-    with pytest.raises(build.Unsupported, match=f"ARIL_CPU_VARIANT is 'avx9'; this machine runs {', '.join(names)}"):
+    with pytest.raises(InvalidRequest, match=f"ARIL_CPU_VARIANT is 'avx9'; this machine runs {', '.join(names)}"):
         build._fitting()
 
 
