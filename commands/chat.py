@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ._remote import Remote
 
 TEMPERATURE = 0.2  # of models that say none: the API's 1 makes small ones ramble
-HELP = "/adapter NAME (no name: the base), /adapters, /reset, /quit"
+HELP = "/adapter NAME (no name: the base), /adapters, /reset, /help, /quit"
+ENDINGS = ("/quit", "/exit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,7 @@ class Talk:
     def go_on(self) -> None:
         """Read lines until one ends the talk. Ctrl-C ends an answer, not the talk."""
         with contextlib.suppress(EOFError):
-            while (line := input(f"{self.model}> ").strip()) != "/quit":
+            while (line := input(f"{self.model}> ").strip()) not in ENDINGS:
                 try:
                     self._command(line) if line.startswith("/") else self._say(line)
                 except ArilError as error:
@@ -82,8 +83,10 @@ class Talk:
             print("\n".join(model["id"] for model in self.server.models()))
         elif word == "/reset":
             self.messages.clear()
-        else:
+        elif word == "/help":
             print(HELP)
+        else:
+            print(f"! no command {word}; there are {HELP}")
 
     def _say(self, line: str) -> None:
         if not line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -168,8 +168,7 @@ class LLM:
         `chat_template_kwargs` are variables of the template, by name.
         """
         told = {**template, "variables": chat_template_kwargs}
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        tokens = [self._engine.text.render(conversation, **told) for conversation in conversations]  # type: ignore[arg-type]
+        tokens = [self._engine.text.render(conversation, **told) for conversation in _conversations(messages)]
         texts: list[str | None] = [self._engine.text.decode(ids, skip_special_tokens=False) for ids in tokens]
         return self._run(texts, tokens, params, adapter, use_tqdm)
 
@@ -258,6 +257,25 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """One prompt is a list of one."""
     single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
     return [prompts] if single else prompts  # type: ignore[list-item, return-value]
+
+
+def _conversations(given: Any) -> Sequence[Sequence[Message]]:
+    """One conversation is a list of one; raises InvalidRequest for what is none."""
+    found: Sequence[Sequence[Message]] = [given] if given and _lists(given, _is_message) else given
+    if not _lists(found, lambda each: _lists(each, _is_message)):
+        raise InvalidRequest(
+            'messages: chat takes [{"role": "user", "content": "..."}], or a list of such lists; generate takes text',
+            param="messages",
+        )
+    return found
+
+
+def _lists(given: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(map(fits, given))
+
+
+def _is_message(given: object) -> bool:
+    return isinstance(given, Mapping)
 
 
 def _spread(given: Any, kind: type, num_prompts: int, what: str) -> Sequence[Any]:

@@ -48,9 +48,12 @@ def upload(
 def _files_of(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
+    wanted = f"give a folder with {' and '.join(ADAPTER_FILES)}, or one archive of them"
+    if not source.is_dir():
+        raise InvalidRequest(f"{source} does not exist; {wanted}")
     missing = [name for name in ADAPTER_FILES if not (source / name).is_file()]
     if missing:
-        raise InvalidRequest(f"{source}: expected a folder with {' and '.join(ADAPTER_FILES)}, or one archive of them")
+        raise InvalidRequest(f"{source} has no {' and no '.join(missing)}; {wanted}")
     return [source / name for name in ADAPTER_FILES]
 
 

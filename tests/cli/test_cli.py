@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from aril.admin_api.db import Database
 from aril.cli import main
 from aril.commands._examples import examples
 from aril.commands._process import READY, Server
-from aril.commands.chat import TEMPERATURE, _params
+from aril.commands.chat import HELP, TEMPERATURE, _params
 from builders.commands import SMALL, Files
 
 COMMANDS = {
@@ -69,7 +70,8 @@ def test_the_folder_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) 
         (["serve", "x", "--port", "0", "--state-dir", "/dev/null"], 2, "--state-dir /dev/null"),
         (["generate", "x", "--prompt", "a", "--adapter", "/nowhere"], 2, "no folder /nowhere"),
         (["adapters", "list", "--admin-key", "k", "--url", "http://127.0.0.1:1"], 1, "is `aril serve` running there"),
-        (["adapters", "upload", "a", "/nowhere", "--admin-key", "k"], 2, "adapter_config.json"),
+        (["adapters", "upload", "a", "/nowhere", "--admin-key", "k"], 2, "/nowhere does not exist; give a folder with"),
+        (["adapters", "upload", "a", "/", "--admin-key", "k"], 2, "/ has no adapter_config.json and no adapter_model."),
         (["adapters", "upload", "a", "/nowhere", "--admin-key", ""], 2, "--admin-key is empty"),
         (["serve", "x", "--admin-key", " "], 2, "--admin-key is empty"),
         (
@@ -102,6 +104,14 @@ def test_a_failure_is_one_line_and_an_exit_code(
     assert len(lines) == 1
     assert lines[0].startswith("aril: ")
     assert complaint in lines[0]
+
+
+def test_a_folder_with_one_of_its_files_is_told_the_other(
+    files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(files.adapter / "adapter_config.json", tmp_path)
+    assert main(["adapters", "upload", "a", str(tmp_path), "--admin-key", "k"]) == 2
+    assert f"{tmp_path} has no adapter_model.safetensors; give a folder with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -181,11 +191,12 @@ def test_what_the_server_refuses_is_told_in_its_words(
     assert "incorrect API key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("end", ["/quit", "/exit"])
 def test_a_talk_changes_adapters_and_survives_mistakes(
-    server: Server, files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server, files: Files, end: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main(["adapters", "upload", "seed", str(files.adapter), "--url", server.url, "--admin-key", server.admin_key])
-    lines = iter(["hello", "/adapters", "/adapter seed", "hello", "/adapter nobody", "/reset", "/what", "/quit"])
+    lines = iter(["hello", "/adapters", "/adapter seed", "hello", "/adapter nobody", "/reset", "/help", "/what", end])
     prompts: list[str] = []
 
     def typed(prompt: str) -> str:
@@ -198,6 +209,7 @@ def test_a_talk_changes_adapters_and_survives_mistakes(
     assert prompts[0] == "tiny> "
     assert prompts[-1] == "seed> "
     assert "no adapter 'nobody'; there are seed" in shown
+    assert f"\n{HELP}\n! no command /what; there are {HELP}\n" in shown
 
 
 def test_a_talk_is_held_at_the_temperature_that_was_asked_for_or_the_models_or_a_low_one() -> None:

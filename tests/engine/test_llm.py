@@ -74,6 +74,12 @@ def test_chat_applies_the_template(llm):
     assert both[0].outputs[0].text == answer.outputs[0].text != both[1].outputs[0].text
 
 
+@pytest.mark.parametrize("given", ["hello", ["hello"], {"role": "user"}, [[{"role": "user"}], "hello"], None])
+def test_what_is_no_conversation_is_told_what_chat_takes(llm, given):
+    with pytest.raises(InvalidRequest, match=r'chat takes \[{"role": "user", .*; generate takes text'):
+        llm.chat(given, greedy(), use_tqdm=False)
+
+
 def test_each_prompt_may_have_its_own_params(llm):
     outputs = llm.generate(TEXTS[:2], [greedy(3), greedy(7)], use_tqdm=False)
     assert [len(one.outputs[0].token_ids) for one in outputs] == [3, 7]
@@ -92,8 +98,17 @@ def test_a_refused_prompt_leaves_nothing_behind(llm):
 
 def test_an_adapter_of_another_base_is_refused_at_the_start(folder, tmp_path):
     other = make_model(tmp_path / "other", hidden_size=96)
-    with pytest.raises(InvalidAdapter):
+    with pytest.raises(InvalidAdapter, match=f"'stranger', {tmp_path}/adapter: "):
         LLM(str(folder), adapters={"stranger": make_adapter(tmp_path / "adapter", other)}, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("nowhere", "there is no such folder"), ("empty", "adapter_config.json is missing")]
+)
+def test_an_adapter_that_is_not_there_is_told_with_its_name_and_folder(folder, tmp_path, place, said):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidAdapter, match=f"^adapter 'pirate', {tmp_path}/{place}: {said}$"):
+        LLM(str(folder), adapters={"pirate": str(tmp_path / place)}, **SMALL)
 
 
 def test_an_answer_is_held_to_a_constraint(llm):
