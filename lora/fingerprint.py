@@ -54,10 +54,7 @@ def contradiction(trained_on: str | None, base: Fingerprint) -> str | None:
     if not telling:
         return None
     ours = ", alias ".join(repr(name) for name in dict.fromkeys((base.name, *telling)))
-    return (
-        f"base_model_name_or_path: the adapter was trained on {trained_on[:200]!r}, and the base here is {ours}; where "
-        "they are the same model, upload it with force=true"
-    )
+    return f"base_model_name_or_path: the adapter was trained on {trained_on[:200]!r}, and the base here is {ours}"
 
 
 def remark(trained_on: str | None, base: Fingerprint) -> str | None:

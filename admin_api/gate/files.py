@@ -16,6 +16,8 @@ from ...lora.store import CARD
 from ...lora.validate import CheckedAdapter, TargetSpec, open_adapter
 from .report import Report
 
+IF_THE_SAME = "where they are the same model, upload it with --force (over HTTP: force=true)"
+
 
 @dataclass(frozen=True, slots=True)
 class Claims:
@@ -44,8 +46,12 @@ def _check_base(report: Report, targets: TargetSpec, claims: Claims) -> None:
     with report.check("base") as check:
         check.numbers |= {"trained_on": claims.base, "served_on": targets.base.name}
         other = contradiction(claims.base, targets.base)
-        if other is not None:
-            (check.notes if claims.forced else check.problems).append(f"forced: {other}" if claims.forced else other)
+        if other is None:
+            return
+        if claims.forced:
+            check.notes.append(f"forced: {other}")
+        else:
+            check.problems.append(f"{other}; {IF_THE_SAME}")
 
 
 def _check_numbers(report: Report, adapter: CheckedAdapter) -> None:

@@ -150,7 +150,7 @@ def test_another_base_is_told_by_both_names_and_left_to_the_uploader(folder: Pat
     edit_config(folder, base_model_name_or_path="unsloth/other-bnb-4bit")
     named = TargetSpec(Fingerprint("tiny", ("owner/tiny-7b",)), targets.modules, targets.dtype)
     told = validate(folder, named).other_base or ""
-    assert [name in told for name in ("unsloth/other-bnb-4bit", "owner/tiny-7b", "force")] == [True] * 3
+    assert [name in told for name in ("unsloth/other-bnb-4bit", "owner/tiny-7b")] == [True] * 2
     assert inspect(folder, targets).other_base is None
 
 
