@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -21,6 +21,7 @@ from .tables import AuditLine, Revision, now
 
 LOCK_ID = 0x61756474  # "audt"; an advisory lock of PostgreSQL is a number
 CHANNEL = "aril_changes"
+Kind = Literal["adapter", "alias", "tenant", "key", "store"]
 FIELDS = ("at", "tenant", "actor", "origin", "kind", "subject", "action", "revision", "digest", "before", "after")
 
 
@@ -28,7 +29,7 @@ def note(
     session: Session,
     caller: Caller,
     action: str,
-    kind: str,
+    kind: Kind,
     subject: str,
     *,
     tenant: str | None = None,

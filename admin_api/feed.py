@@ -35,7 +35,7 @@ log = get_logger(__name__)
 class Change:
     """One line of the audit: whose thing of which kind has changed. An alias is `name@alias`, of the adapter `name`."""
 
-    kind: str  # adapter, alias, tenant, key
+    kind: str  # one of audit.Kind
     tenant: str
     subject: str
 

@@ -11,7 +11,7 @@ from .tables import Store
 from .tables.stores import ONLY
 
 OPERATOR = Caller(name="operator", scopes=EVERYTHING)  # who starts a server
-KIND = "store"
+KIND: audit.Kind = "store"
 
 
 def belong(session: Session, mark: str, place: str, *, moved: bool) -> None:

@@ -121,7 +121,8 @@ def note(
     """Add a line to the audit about an adapter or one of its aliases, and give its row a new version."""
     if action != "delete":
         adapter.version += 1
-    kind, subject = ("adapter", adapter.name) if alias is None else ("alias", f"{adapter.name}@{alias}")
+    kind: audit.Kind = "adapter" if alias is None else "alias"
+    subject = adapter.name if alias is None else f"{adapter.name}@{alias}"
     session.flush()
     tenant = adapter.tenant.name
     audit.note(session, caller, action, kind, subject, tenant=tenant, revision=revision, before=before, after=after)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from ..audit import Kind
 from ..chain import verify
 from ..db import Database
 from ..guard import OperatorDep, SeenDep
@@ -75,7 +76,7 @@ class AuditRoutes:
         seen: SeenDep,
         page: PageDep,
         actor: Text = None,
-        kind: Text = None,
+        kind: Kind | None = None,
         subject: Text = None,
         action: Text = None,
         since: Moment = None,

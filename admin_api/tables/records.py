@@ -24,7 +24,7 @@ class AuditLine(Base):
     tenant: Mapped[str] = mapped_column(String(NAME_LENGTH))  # whose thing was changed
     actor: Mapped[str] = mapped_column(String(NAME_LENGTH))  # a key's id, admin, local, or a server itself
     origin: Mapped[str] = mapped_column(String(64), default="")  # the address that the change came from
-    kind: Mapped[str] = mapped_column(String(16))  # adapter, alias, tenant, key
+    kind: Mapped[str] = mapped_column(String(16))  # one of audit.Kind
     subject: Mapped[str] = mapped_column(String(2 * NAME_LENGTH))  # name, name@alias, key id
     action: Mapped[str] = mapped_column(String(32))
     revision: Mapped[int | None]

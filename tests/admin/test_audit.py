@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from aril.admin_api import audit, chain
@@ -167,6 +167,15 @@ async def test_lines_are_found_by_what_they_say(place: Place) -> None:
             rest = await subjects(cursor=first["next_cursor"], order=order)
             assert [line["subject"] for line in first["data"]] + rest == await subjects(order=order)
         assert (await registry.http.get(AUDIT, params={"cursor": "x"})).status_code == 400
+
+
+@alive
+async def test_a_kind_that_there_is_not_is_told_those_there_are(sqlite_place: Place) -> None:
+    async with sqlite_place.running() as registry:
+        answer = await registry.http.get(AUDIT, params={"kind": "tenants"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "kind")
+        assert all(repr(kind) in error["message"] for kind in get_args(audit.Kind))
 
 
 @alive
