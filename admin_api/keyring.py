@@ -128,9 +128,14 @@ class Keyring:
         if changes is None or any(change.kind in ("key", "tenant") for change in changes):
             await self.reload()
 
+    @property
+    def asks(self) -> bool:
+        """Whether /v1 is for holders of a key alone: where --api-key gives one, or ever one was made here."""
+        return self._asks_anyway or self._known.had_keys
+
     async def verify(self, header: str | None, origin: str, query: Iterable[tuple[str, str]] = ()) -> Caller:
         """Who calls /v1: anyone as long as there is no key but the admin's, else the holder of a good key."""
-        if self._asks_anyway or self._known.had_keys:
+        if self.asks:
             return self.demand(header, origin, query)
         try:
             return self.demand(header, origin, query)
@@ -153,7 +158,7 @@ class Keyring:
     def stands_for(self, name: str) -> Caller:
         """Who goes by `name` now: what was asked for earlier is done as they may today. Raises Unauthorized when that
         is nobody any more."""
-        if name == ANYONE.name and not (self._asks_anyway or self._known.had_keys):
+        if name == ANYONE.name and not self.asks:
             return ANYONE
         holder = self._named.get(name) or self._known.named.get(name)
         if holder is None:

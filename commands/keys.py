@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core.callers import Scope
-from ..core.errors import InvalidRequest
+from ..core.errors import ArilError, InvalidRequest, NotFound
 from ._admin import Told, add_action, add_actions, remark, run
 from ._command import Command
 from ._limits import RATES, add_limit_flags, limits_in, shown
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ._remote import Admin
 
 SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+ID = re.compile(r"key_[0-9a-f]{16}")
+FIRST = "It is the first: from now on /v1 asks everybody for a key (Authorization: Bearer KEY; in aril: --api-key)."
+FOR_GOOD = "Revoking it does not undo that; only a new registry begins without keys."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_action(actions, "revoke", _revoke, "let a key open nothing any more, for good"),
         limit,
     ):
-        action.add_argument("id", help="key_..., as `aril keys list` shows it")
+        action.add_argument(
+            "key", metavar="ID|NAME", help="key_..., as `aril keys list` shows it, or a name that one good key has"
+        )
 
 
 def _create(args: argparse.Namespace, server: Admin) -> Told:
@@ -51,11 +57,15 @@ def _create(args: argparse.Namespace, server: Admin) -> Told:
     body |= {"scopes": args.scope} if args.scope else {}
     body |= {"adapters": args.adapter} if args.adapter else {}
     body |= {} if args.expires is None else {"expires": _moment(args.expires)}
-    made = server.post("/keys", body)
-    if args.quiet:
+    if args.quiet or args.json:
+        made = server.post("/keys", body)
         return Told(made, [made["key"]])
-    if not args.json:
-        remark("The key is shown now and never again.")
+    was_open = _is_open(args.url)
+    made = server.post("/keys", body)
+    remark("The key is shown now and never again.")
+    if was_open:
+        remark(FIRST)
+        remark(FOR_GOOD)
     return Told(made, [_line(made), f"  key: {made['key']}"])
 
 
@@ -66,18 +76,18 @@ def _list(_args: argparse.Namespace, server: Admin) -> Told:
 
 
 def _show(args: argparse.Namespace, server: Admin) -> Told:
-    return _told(server.get(_path(args.id)))
+    return _told(server.get(_path(args.key, server)))
 
 
 def _limit(args: argparse.Namespace, server: Admin) -> Told:
     limits = limits_in(args, RATES)
     if not limits:
         raise InvalidRequest("nothing to change: give a limit, as --requests-per-minute 600")
-    return _told(server.patch(_path(args.id), limits))
+    return _told(server.patch(_path(args.key, server), limits))
 
 
 def _revoke(args: argparse.Namespace, server: Admin) -> Told:
-    return _told(server.post(f"{_path(args.id)}/revoke"))
+    return _told(server.post(f"{_path(args.key, server)}/revoke"))
 
 
 def _told(view: dict[str, Any]) -> Told:
@@ -96,12 +106,16 @@ def _row(view: dict[str, Any]) -> tuple[object, ...]:
     return *told, adapters, _state(view), shown(view, RATES)
 
 
+def _is_good(view: Mapping[str, Any]) -> bool:
+    return view["revoked"] is None and (view["expires"] is None or view["expires"] > time.time())
+
+
 def _state(view: dict[str, Any]) -> str:
     if view["revoked"] is not None:
         return f"revoked {when(view['revoked'])}"
     if view["expires"] is None:
         return "good"
-    return f"{'expired' if view['expires'] <= time.time() else 'good until'} {when(view['expires'])}"
+    return f"{'good until' if _is_good(view) else 'expired'} {when(view['expires'])}"
 
 
 def _moment(text: str) -> int:
@@ -121,10 +135,34 @@ def _moment(text: str) -> int:
     return moment
 
 
-def _path(id: str) -> str:
+def _is_open(url: str) -> bool:
+    """Whether /v1 answers without a key."""
+    from ._remote import Remote
+
+    try:
+        with Remote(url) as anyone:
+            anyone.models()
+    except ArilError:
+        return False
+    return True
+
+
+def _path(asked: str, server: Admin) -> str:
+    """Where a key is that goes by its id, or by a name that no other good one has. Raises NotFound, and InvalidRequest
+    with the ids where several have it."""
     from ._remote import path_of
 
-    return path_of("keys", id)
+    return path_of("keys", asked if ID.fullmatch(asked) else _id_of(asked, server.all("/keys")))
+
+
+def _id_of(name: str, keys: Iterable[Mapping[str, Any]]) -> str:
+    called = [key for key in keys if key["name"] == name]
+    found = [key["id"] for key in called if _is_good(key)] or [key["id"] for key in called]
+    if len(found) > 1:
+        raise InvalidRequest(f"{len(found)} keys are called {name!r}: give the id, {' or '.join(found)}", param="key")
+    if not found:
+        raise NotFound(f"no key has the id or the name {name!r}; `aril keys list` shows both", param="key")
+    return str(found[0])
 
 
 EXPORT = Command("the keys of a running server: who may do what", add_arguments, run)

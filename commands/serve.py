@@ -174,7 +174,8 @@ def _api_keys(given: list[str] | None) -> tuple[str, ...]:
 def _announce(house: House, adapters: list[str]) -> None:
     print(f"Aril serves {house.engine.model.id} at {house.url}")
     print(f"  adapters    {', '.join(adapters) or 'none'}")
-    print(f"  OpenAI API  {house.url}/v1")
+    asks = ", for holders of a key: of --api-key or `aril keys`" if house.admin.keyring.asks else ""
+    print(f"  OpenAI API  {house.url}/v1{asks}")
     key = f"key in {house.admin.key_path}" if house.admin.key_path else "key as given"
     print(f"  admin API   {house.url}/admin/v1, {key}")
     print("  Ctrl-C ends it", flush=True)

@@ -69,6 +69,15 @@ class Running:
         pairs = (line.removeprefix(name).rsplit(" ", 1) for line in lines)
         return {labels: float(value) for labels, value in pairs}
 
+    def banner(self) -> str:
+        """What it says beside its URL, once."""
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        while not lines or "Ctrl-C" not in lines[-1]:
+            lines.append(self._process.stdout.readline())
+            assert lines[-1], "it has ended"
+        return "".join(lines)
+
     def models(self) -> list[str]:
         """The ids of /v1/models."""
         return [model["id"] for model in self.http.get("/v1/models").json()["data"]]

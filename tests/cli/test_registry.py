@@ -87,6 +87,29 @@ def test_a_key_is_alone_on_stdout_so_that_scripts_can_take_it(typed: Typed, serv
     assert httpx.get(url, headers=bearer).status_code == 401
 
 
+def test_a_key_goes_by_its_name_where_no_other_has_it(typed: Typed) -> None:
+    first, second = (typed.json("keys", "create", "twin")["id"] for _ in range(2))
+    typed("keys", "revoke", "twin", code=2)
+    assert f"2 keys are called 'twin': give the id, {' or '.join(sorted((first, second)))}" in typed.err
+    typed("keys", "revoke", first)
+    assert typed.json("keys", "revoke", "twin")["id"] == second
+    typed("keys", "revoke", "nobody", code=1)
+    assert "no key has the id or the name 'nobody'" in typed.err
+
+
+def test_the_first_key_says_that_v1_asks_for_one_and_so_does_the_next_start(
+    files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started(files.model, tmp_path, FLAGS) as server:
+        assert "/v1, for holders of a key" not in server.banner()
+        typed = Typed(f"{server.http.base_url}", capsys)
+        words = ("keys", "create", "a", "--admin-key", ADMIN_KEY)
+        said = [(typed(*words), typed.err)[1] for _ in range(2)]
+        assert ["from now on /v1 asks everybody for a key" in each for each in said] == [True, False]
+    with started(files.model, tmp_path, FLAGS) as server:
+        assert "/v1, for holders of a key" in server.banner()
+
+
 def test_a_key_is_what_its_flags_say(typed: Typed) -> None:
     words = ("--scope", "infer", "--scope", "adapters:read", "--adapter", "a/b", "--expires", "30d")
     made = typed.json("keys", "create", "k", *words, "--requests-per-minute", "5")
@@ -121,6 +144,8 @@ def test_the_audit_is_verified_with_and_without_a_server(typed: Typed, home: Pat
     typed("tenants", "create", "noted")
     assert typed("audit", "list", "--subject", "noted").splitlines()[1].split()[-1] != ""
     assert len(typed.json("audit", "list", "--limit", "1")["data"]) == 1
+    typed("audit", "list", "--kind", "tenants", code=1)
+    assert "kind: Input should be 'adapter', 'alias', 'tenant', 'key' or 'store'" in typed.err
     head = typed.json("audit", "verify")["head"]
     assert f"head {head}" in typed("audit", "verify", "--expect", head)
     copy = tmp_path / "copy.sqlite3"
