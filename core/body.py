@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, WrongMedia
 from .weight import check_weight
 
 
@@ -66,6 +66,15 @@ def parse_exact(schema: type[B], raw: bytes) -> B:
         return schema.model_validate_json(raw)
     except ValidationError as error:
         raise _explained(error, schema) from None
+
+
+def check_media(given: str | None) -> None:
+    """A body that does not say what it is counts as JSON. A form does not, nor text: any page may send one, unasked."""
+    kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise WrongMedia(
+            f"the body is said to be {given!r}; send JSON, with the header 'Content-Type: application/json'"
+        )
 
 
 def words_of(finding: Mapping[str, Any]) -> str:

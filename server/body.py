@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from ..core.body import Body, parse
-from ..core.errors import TooLarge, WrongMedia
+from ..core.body import Body, check_media, parse
+from ..core.errors import TooLarge
 from ..core.log import event, get_logger
 from .deps import face_of
 
@@ -23,7 +23,7 @@ def reads(schema: type[B]) -> Callable[[Request], Awaitable[B]]:
     """A dependency that reads a body of `schema`; raises InvalidRequest, TooLarge or WrongMedia."""
 
     async def read(request: Request) -> B:
-        _check_media(request.headers.get("content-type"))
+        check_media(request.headers.get("content-type"))
         raw = await _bytes_of(request)
         request.state.body_size = len(raw)
         body = await face_of(request).aside.read(len(raw), partial(parse, schema, raw))
@@ -38,15 +38,6 @@ def size_of(request: Request) -> int:
     """Bytes of the body that was read: how much work it may be."""
     size: int = request.state.body_size
     return size
-
-
-def _check_media(given: str | None) -> None:
-    """A body that does not say what it is counts as JSON. A form does not: any page may send one, unasked."""
-    kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise WrongMedia(
-            f"the body is said to be {given!r}; send JSON, with the header 'Content-Type: application/json'"
-        )
 
 
 async def _bytes_of(request: Request) -> bytes:

@@ -13,7 +13,7 @@ from ...core.errors import InvalidRequest
 from ..batches import Worker, rows
 from ..batches.ids import cursor
 from ..batches.views import BatchView, Listed, NewBatch
-from ..bodies import reads
+from ..bodies import reads, says_json
 from ..db import Database
 from ..guard import CallerDep
 
@@ -28,7 +28,8 @@ class BatchRoutes:
         self._worker = worker
         self.router = APIRouter(tags=["batches"])
         add = self.router.add_api_route
-        add("/v1/batches", self.create, methods=["POST"], openapi_extra=describes(NewBatch))
+        body = describes(NewBatch)
+        add("/v1/batches", self.create, methods=["POST"], openapi_extra=body, dependencies=[Depends(says_json)])
         add("/v1/batches", self.list, methods=["GET"])
         add("/v1/batches/{id}", self.get, methods=["GET"])
         add("/v1/batches/{id}/cancel", self.cancel, methods=["POST"])

@@ -136,6 +136,18 @@ async def test_without_the_key_nothing_is_read(sqlite_place: Place, folders: lis
             error_of(answer, 401)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+@alive
+async def test_behind_a_key_a_body_is_json_whatever_it_says(sqlite_place: Place, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    async with sqlite_place.running() as registry:
+        for path in ("/admin/v1/tenants", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            read = await registry.http.post(path, content=b'{"colour": "red"}', headers=headers)
+            assert error_of(read, 400)["code"] in ("unknown_field", "missing_required_parameter")
+            keyless = await registry.http.post(path, content=b"{}", headers={**headers, "Authorization": ""})
+            error_of(keyless, 401)
+
+
 @alive
 async def test_an_upload_over_the_limit_is_refused_while_it_comes(sqlite_place: Place) -> None:
     read = 0

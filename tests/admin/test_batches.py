@@ -147,6 +147,16 @@ async def test_a_fault_in_a_new_batch_is_named(
 
 
 @alive
+async def test_a_batch_that_says_it_is_no_json_is_not_made(sqlite_place: Place) -> None:
+    async with sqlite_place.running() as registry:
+        asked = {"input_file_id": await uploaded(registry, requests(1)), "endpoint": COMPLETIONS}
+        headers = {"Content-Type": "text/plain"}  # what any page may send, where no key is asked for
+        answer = await registry.http.post("/v1/batches", content=json.dumps(asked).encode(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+        assert (await registry.http.get("/v1/batches")).json()["data"] == []
+
+
+@alive
 async def test_what_is_said_of_a_batch_is_kept_and_other_fields_are_listed(sqlite_place: Place) -> None:
     async with sqlite_place.running() as registry:
         expiry = {"anchor": "created_at", "seconds": 7200}
