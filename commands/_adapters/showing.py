@@ -32,7 +32,7 @@ def add_show_flags(parser: argparse.ArgumentParser) -> None:
 def list_all(args: argparse.Namespace, server: Admin) -> Told:
     """All adapters of the tenant, of all tenants for the scope admin."""
     found = server.all("/adapters", query=args.query, state=args.state)
-    titles = ("NAME", "TENANT", "MEANS", "ALIASES", "NEWEST", "STATE", "RANK", "SIZE", "DESCRIPTION")
+    titles = ("NAME", "TENANT", "MEANS", "RANK", "SIZE", "ALIASES", "NEWEST", "STATE", "DESCRIPTION")
     return Told({"object": "list", "data": found}, table(titles, map(_row, found)))
 
 
@@ -96,9 +96,11 @@ def _summary(name: str, revision: dict[str, Any]) -> str:
 
 
 def _row(adapter: dict[str, Any]) -> tuple[object, ...]:
+    """Rank and size are those of the revision that the name means, mostly, else of the newest."""
     newest = adapter["revisions"][-1]
+    meant = next((each for each in adapter["revisions"] if each["number"] == adapter["revision"]), newest)
     default = next((alias for alias in adapter["aliases"] if alias["name"] == DEFAULT), None)
     means = "fault" if adapter["fault"] else spoken(default["weights"]) if default else None
     others = ", ".join(alias["name"] for alias in adapter["aliases"] if alias["name"] != DEFAULT)
-    told = newest["number"], newest["state"], newest["rank"], size(newest["size"])
-    return adapter["name"], adapter["tenant"], means, others, *told, adapter["description"]
+    told = means, meant["rank"], size(meant["size"]), others, newest["number"], newest["state"]
+    return adapter["name"], adapter["tenant"], *told, adapter["description"]

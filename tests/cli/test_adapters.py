@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
@@ -144,6 +145,16 @@ def test_an_alias_goes_where_it_is_sent(typed: Typed, files: Files, other: Path)
     assert typed.json("retire", "a/b@1")["state"] == "retired"
     typed("adapters", "retire", "a/b@2", code=1)
     assert "a/b@default" in typed.err
+
+
+def test_the_list_tells_rank_and_size_of_what_a_name_means(typed: Typed, files: Files) -> None:
+    wide = make_adapter(files.adapter.parent / "wide", files.model, r=16)
+    typed("adapters", "upload", "ranked", str(files.adapter))
+    typed("adapters", "upload", "ranked", str(wide), "--inactive")
+    words = ("adapters", "list", "--query", "ranked")
+    assert re.search(r"revision 1 +8 .* 2  ready", typed(*words))
+    typed("adapters", "deactivate", "ranked")
+    assert re.search(r" - +16 .* 2  ready", typed(*words))
 
 
 def test_texts_of_others_cannot_steer_the_terminal(typed: Typed, files: Files) -> None:
