@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
 from . import __version__
 from .commands._command import Command
+from .commands._parser import Parser
 from .core.errors import ArilError, InvalidRequest
 from .core.registry import Registry
 
@@ -23,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `aril ARGV...`: 0 when all went well, 2 for wrong usage, 1 for any other failure."""
     args, strays = _parser().parse_known_args(argv)
     if strays:
-        _refuse(args, strays)
+        parser: Parser = args.parser
+        parser.refuse(strays, getattr(args, "hint", None))
     try:
         command: Command = args.command
         return command.run(args)
@@ -44,10 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.freeze()  # the interpreter's last collection would walk all of torch, for seconds
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aril", description="Serve one base language model with very many LoRA adapters."
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="aril", description="Serve one base language model with very many LoRA adapters.")
     parser.add_argument("--version", action="version", version=__version__)
     commands: Registry[Command] = Registry("command", f"{__package__}.commands")
     choices = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -55,15 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands[name]
         sub = choices.add_parser(name.replace("_", "-"), help=command.summary, description=command.summary)
         command.add_arguments(sub)
-        sub.set_defaults(command=command, parser=sub)
+        sub.set_defaults(command=command)
     return parser
-
-
-def _refuse(args: argparse.Namespace, strays: Sequence[str]) -> NoReturn:
-    """Exit with 2 for words that mean nothing, showing the usage of the innermost command, which may have a hint."""
-    parser: argparse.ArgumentParser = args.parser
-    hint = getattr(args, "hint", None)
-    parser.error(f"unrecognized arguments: {' '.join(strays)}" + (f"; {hint}" if hint else ""))
 
 
 def _complain(message: str, *problems: str) -> None:

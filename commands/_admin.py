@@ -40,7 +40,7 @@ Act = Callable[[argparse.Namespace, "Admin"], Told]
 def add_action(actions: Any, name: str, act: Act, help: str) -> argparse.ArgumentParser:
     """One action of a command, with the flags of all of them."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=help, description=help)
-    parser.set_defaults(act=act, parser=parser)
+    parser.set_defaults(act=act)
     add_admin_flags(parser)
     return parser
 

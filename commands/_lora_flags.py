@@ -1,4 +1,4 @@
-"""vLLM's flags about adapters, where they mean something here; the others are refused with what to write instead."""
+"""vLLM's flags about adapters that mean something here; the others stand in _elsewhere.py."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from ..admin_api.adapters import AdapterService
 
 log = get_logger(__name__)
-ELSEWHERE = {  # flag -> what there is instead
-    "--max-lora-rank": "there is no such limit: an adapter takes memory by its own rank; --adapter-memory bounds it",
-    "--max-cpu-loras": "adapters on the host are bounded by bytes: --adapter-cache-memory",
-    "--lora-dtype": "adapters are computed in the number format of the base: --dtype",
-    "--lora-extra-vocab-size": "adapters that bring tokens of their own are not served",
-    "--fully-sharded-loras": "one device holds the whole model",
-    "--default-mm-loras": "only text models are served",
-}
 TRIES = 5
 FIELDS = ("name", "path", "base_model_name")
 
@@ -76,8 +68,6 @@ def add_lora_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-loras", dest="max_adapters", metavar="ADAPTERS", default=argparse.SUPPRESS, help="--max-adapters"
     )
-    for flag in ELSEWHERE:
-        group.add_argument(flag, nargs="?", action=_Elsewhere, help=argparse.SUPPRESS)
 
 
 def lora_modules(given: Sequence[str] | None) -> tuple[LoraModule, ...]:
@@ -101,19 +91,6 @@ async def register_modules(service: AdapterService, modules: Iterable[LoraModule
         except InvalidRequest as error:
             raise _wrong(f"{module.name}: {error.message}") from error
         log.info(event("lora_module_registered", adapter=module.name, path=module.path))
-
-
-class _Elsewhere(argparse.Action):
-    """A flag of vLLM's that means nothing here."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        parser.error(f"{option_string}: {ELSEWHERE[self.option_strings[0]]}")
 
 
 async def _upload(service: AdapterService, module: LoraModule) -> None:

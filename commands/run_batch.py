@@ -9,6 +9,7 @@ from pathlib import Path
 from ..core.errors import InvalidRequest
 from ..engine.config import EngineConfig
 from ._command import Command
+from ._elsewhere import OF_ENGINES, refuse_elsewhere
 from ._flags import add_engine_flags, add_server_flags, engine_config, server_config
 from ._lora_flags import add_lora_flags, lora_modules
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser, only=[each.name for each in fields(EngineConfig) if each.name not in ELSEWHERE])
     add_server_flags(parser, only=("tool_call_parser", "reasoning_parser", "trust_request_chat_template"))
     add_lora_flags(parser)
+    refuse_elsewhere(parser, OF_ENGINES)
 
 
 def run(args: argparse.Namespace) -> int:

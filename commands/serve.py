@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.config import parse_bytes
 from ._command import Command
+from ._elsewhere import OF_ENGINES, OF_SERVERS, refuse_elsewhere
 from ._flags import (
     add_engine_flags,
     add_server_flags,
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_flags(parser)
     add_engine_flags(parser)
     add_lora_flags(parser)
+    refuse_elsewhere(parser, OF_ENGINES, OF_SERVERS)
 
 
 def _add_response_flags(parser: argparse.ArgumentParser) -> None:

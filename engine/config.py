@@ -36,6 +36,22 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * BYTE_UNITS[match[2]])
 
 
+def parse_int(text: str) -> int:
+    """A whole number; raises ValueError for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"it takes a whole number, not {text!r}") from None
+
+
+def parse_float(text: str) -> float:
+    """A number; raises ValueError for anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"it takes a number, not {text!r}") from None
+
+
 def parse_switch(text: str) -> bool:
     """True or False; raises ValueError for anything else."""
     if text.lower() not in ("true", "false"):
@@ -55,11 +71,18 @@ def parse_list(given: object) -> tuple[str, ...]:
     found: list[str] = []
     for each in given if isinstance(given, list | tuple) else [given]:
         text = str(each).strip()
-        items = json.loads(text) if text.startswith("[") else [text]
+        items = _in_json(text) if text.startswith("[") else [text]
         if not all(isinstance(item, str) and item for item in items):
             raise ValueError("it takes a list of strings")
         found += items
     return tuple(found)
+
+
+def _in_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it takes a list of strings, and what begins with [ is read as JSON: {error}") from None
 
 
 def option(
@@ -107,14 +130,18 @@ class EngineConfig:
         "--max-model-len",
         "most tokens of prompt and output together; by default the model's own",
         None,
-        parse=int,
+        parse=parse_int,
         low=2,
     )
-    max_num_seqs: int = option("--max-num-seqs", "most requests in one step", 64, parse=int, low=1)
+    max_num_seqs: int = option("--max-num-seqs", "most requests in one step", 64, parse=parse_int, low=1)
     max_num_batched_tokens: int = option(
-        "--max-num-batched-tokens", "most tokens in one step; longer prompts are cut into chunks", 512, parse=int, low=1
+        "--max-num-batched-tokens",
+        "most tokens in one step; longer prompts are cut into chunks",
+        512,
+        parse=parse_int,
+        low=1,
     )
-    block_size: int = option("--block-size", "tokens in one KV-cache block", 16, parse=int, choices=BLOCK_SIZES)
+    block_size: int = option("--block-size", "tokens in one KV-cache block", 16, parse=parse_int, choices=BLOCK_SIZES)
     enable_prefix_caching: bool = option(
         "--enable-prefix-caching", "reuse the KV of equal prompt beginnings", True, parse=parse_switch
     )
@@ -126,7 +153,7 @@ class EngineConfig:
         low=1,
     )
     gpu_memory_utilization: float = option(
-        "--gpu-memory-utilization", "share of a GPU's memory to fill", 0.9, parse=float, low=0.01, high=1.0
+        "--gpu-memory-utilization", "share of a GPU's memory to fill", 0.9, parse=parse_float, low=0.01, high=1.0
     )
     attention_backend: str = option("--attention-backend", "attention to use; auto is the first that can", "auto")
     enforce_eager: bool = option("--enforce-eager", "never capture device graphs", False, parse=parse_switch)
@@ -140,14 +167,14 @@ class EngineConfig:
     grammar_backend: str = option(
         "--grammar-backend", "library that holds answers to a schema, a regex or a grammar", "llguidance"
     )
-    seed: int = option("--seed", "seeds the requests that bring no seed", 0, parse=int, low=0, high=2**63 - 1)
+    seed: int = option("--seed", "seeds the requests that bring no seed", 0, parse=parse_int, low=0, high=2**63 - 1)
     threads: int | None = option(
-        "--threads", "processor threads of the engine; by default all usable cores", None, parse=int, low=1
+        "--threads", "processor threads of the engine; by default all usable cores", None, parse=parse_int, low=1
     )
     adapter_memory: int = option(
         "--adapter-memory", "device memory for loaded adapters", 512 * 1024**2, parse=parse_bytes, low=1
     )
-    max_adapters: int = option("--max-adapters", "most adapters loaded at once", 256, parse=int, low=1)
+    max_adapters: int = option("--max-adapters", "most adapters loaded at once", 256, parse=parse_int, low=1)
     adapter_cache_memory: int = option(
         "--adapter-cache-memory", "host memory for adapters that are ready to load", 1024**3, parse=parse_bytes, low=0
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import Unsupported
 from ..core.registry import Registry
-from ..engine.config import option, parse_bytes, parse_list, parse_name, parse_switch, settle
+from ..engine.config import option, parse_bytes, parse_float, parse_int, parse_list, parse_name, parse_switch, settle
 from .patience import LEAST
 from .speech import calls, reasoning
 
@@ -52,21 +52,21 @@ class ServerConfig:
         "--max-queued-requests",
         "most answers that wait for a place in a step, beside those that have one; who comes then gets a 503",
         4096,
-        parse=int,
+        parse=parse_int,
         low=0,
     )
     max_queued_tokens: int = option(
         "--max-queued-tokens",
         "most prompt tokens of requests whose answers have not begun; who comes then gets a 503",
         1 << 22,
-        parse=int,
+        parse=parse_int,
         low=1,
     )
     request_timeout: float | None = option(
         "--request-timeout",
         "most seconds of one request; then it is ended, with a 504 or an error event; by default as long as it takes",
         None,
-        parse=float,
+        parse=parse_float,
         low=0.001,
         high=1e9,
     )
@@ -80,26 +80,26 @@ class ServerConfig:
         "--drain-timeout",
         "most seconds that running requests get to end in once the server has been told to; then they are ended",
         30.0,
-        parse=float,
+        parse=parse_float,
         low=0,
         high=1e9,
     )
     api_server_count: int = option(
         "--api-server-count", "processes that answer HTTP beside the one that has the model; 1: that one does", 1,
-        parse=int, low=1, high=64,
+        parse=parse_int, low=1, high=64,
     )  # fmt: skip
     timeout_keep_alive: int = option(
         "--timeout-keep-alive",
         "seconds that a connection without a request is kept; more than the proxies in front keep theirs",
         75,
-        parse=int,
+        parse=parse_int,
         low=1,
     )
     timeout_head: float = option(
         "--timeout-head",
         "most seconds from the first byte of a request to the last of its head; then it gets a 408",
         30.0,
-        parse=float,
+        parse=parse_float,
         low=0.001,
         high=1e9,
     )
@@ -107,7 +107,7 @@ class ServerConfig:
         "--timeout-body",
         f"most seconds in which a body may bring less than {LEAST} bytes and not its end; then it gets a 408",
         60.0,
-        parse=float,
+        parse=parse_float,
         low=0.001,
         high=1e9,
     )
@@ -127,7 +127,7 @@ class ServerConfig:
         "--batch-lines",
         "requests of /v1/batches that are with the engine at once, behind all others",
         16,
-        parse=int,
+        parse=parse_int,
         low=1,
     )
 
@@ -169,14 +169,14 @@ class ServerConfig:
         "--ssl-cert-reqs",
         "whether clients show a certificate: 0 no, 1 if they have one, 2 always",
         0,
-        parse=int,
+        parse=parse_int,
         choices=(0, 1, 2),
     )
     h11_max_incomplete_event_size: int = option(
         "--h11-max-incomplete-event-size",
         "most bytes of a request's head; a larger one gets a 431",
         1 << 17,
-        parse=int,
+        parse=parse_int,
         low=1024,
     )
     tool_call_parser: str | None = option(

@@ -114,19 +114,14 @@ def test_a_folder_with_one_of_its_files_is_told_the_other(
     assert f"{tmp_path} has no adapter_model.safetensors; give a folder with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("action", "form"), [("activate", "NAME[@REVISION]"), ("retire", "NAME@REVISION"), ("wait", "NAME[@REVISION]")]
-)
-def test_a_word_too_many_shows_the_usage_of_its_action_and_how_a_revision_is_written(
-    action: str, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("action", ["activate", "retire", "wait"])
+def test_a_word_too_many_is_told_how_a_revision_is_written(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["adapters", action, "my-sql", "2"])
     told = capsys.readouterr().err
     assert caught.value.code == 2
-    assert told.startswith(f"usage: aril adapters {action} ")
-    assert form in told
-    assert "unrecognized arguments: 2; a revision is written with its adapter, as my-sql@2" in told
+    assert told.startswith(f"aril adapters {action}: '2' is a word too many; a revision is written with its adapter, ")
+    assert told.endswith(f"as my-sql@2 (see aril adapters {action} --help)\n")
 
 
 def test_wrong_usage_exits_with_two() -> None:

@@ -1,4 +1,4 @@
-"""vLLM's flags about adapters: what they mean here, and what is said of those that mean nothing."""
+"""vLLM's flags about adapters: what they mean here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
-from aril.commands._lora_flags import ELSEWHERE, LoraModule, add_lora_flags, lora_modules
+from aril.commands._lora_flags import LoraModule, add_lora_flags, lora_modules
 from aril.commands._process import running
 from builders.commands import SMALL, Files
 
@@ -38,15 +37,6 @@ def test_modules_come_as_pairs_as_objects_and_as_lists(tmp_path: Path) -> None:
 def test_max_loras_is_max_adapters() -> None:
     assert parsed("--enable-lora", "--max-loras", "7").max_adapters == "7"
     assert parsed().max_adapters is None
-
-
-@pytest.mark.parametrize("flag", ELSEWHERE)
-def test_a_flag_without_effect_is_refused_with_what_there_is_instead(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parsed(flag, "16")
-    assert f"{flag}: {ELSEWHERE[flag]}" in capsys.readouterr().err
 
 
 def test_modules_are_served_from_the_start(files: Files) -> None:

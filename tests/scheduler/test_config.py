@@ -36,6 +36,8 @@ def test_a_value_may_be_the_text_of_its_flag() -> None:
         ({"max_num_seqs": 0}, r"--max-num-seqs 0 is out of range; it takes 1 or more"),
         ({"gpu_memory_utilization": float("nan")}, r"--gpu-memory-utilization nan .* from 0.01 to 1.0"),
         ({"kv_cache_memory": "lots"}, r"--kv-cache-memory lots: 'lots' is no size"),
+        ({"max_model_len": "abc"}, r"--max-model-len abc: it takes a whole number, not 'abc'$"),
+        ({"gpu_memory_utilization": "most"}, r"--gpu-memory-utilization most: it takes a number, not 'most'$"),
         ({"enforce_eager": "maybe"}, r"--enforce-eager maybe: 'maybe' is neither true nor false"),
         ({"max_num_seqs": None}, r"--max-num-seqs None"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, r"--max-num-batched-tokens 32 is under --max-num-seqs 64"),
