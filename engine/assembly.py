@@ -90,6 +90,7 @@ def assemble(config: EngineConfig, adapter_folder: AdapterFolder) -> Parts:
         id=config.served_model_name or source.name,
         source=os.path.realpath(config.model) if os.path.exists(config.model) else config.model,
         max_model_len=memory.max_model_len,
+        context=memory.context,
         vocab_size=network.spec.vocab_size,
         dtype=str(network.spec.dtype).removeprefix("torch."),
         created=int(time.time()),

@@ -19,11 +19,20 @@ class ModelInfo:
     id: str
     source: str  # what the operator named: folder, file or hub id
     max_model_len: int
+    context: int  # what max_model_len would be, had the KV cache room for it
     vocab_size: int
     dtype: str
     created: int  # seconds since the epoch
     pooling: Pooling  # of embeddings, where their request does not say
     embedding_sizes: Sequence[int]  # dimensions that embeddings may have; the last is the model's own
+
+    @property
+    def limit(self) -> str:
+        """How long a request may be, and why, in OpenAI's words, for which some clients look."""
+        told = f"This model's maximum context length is {self.max_model_len} tokens"
+        if self.max_model_len == self.context:
+            return f"{told}."
+        return f"{told}, as this server's KV cache holds no more of its {self.context} (--kv-cache-memory)."
 
 
 @dataclass(frozen=True, slots=True)

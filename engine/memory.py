@@ -30,7 +30,8 @@ class Memory:
     working: int
     kv: int
     num_blocks: int
-    max_model_len: int  # the longest request that fits, and that the model knows
+    context: int  # tokens of the longest request that the model knows, or that the operator wants
+    max_model_len: int  # the longest that fits, too
 
 
 def divide(config: EngineConfig, platform: Platform, network: Decoder, *, probe: Callable[[], None]) -> Memory:
@@ -51,8 +52,12 @@ def divide(config: EngineConfig, platform: Platform, network: Decoder, *, probe:
             f"--max-model-len to {max(fits, 0)} or less",
             param="max_model_len",
         )
-    memory = Memory(need.weights, need.adapters, working, blocks * need.per_block, blocks, min(need.context, fits))
+    longest = min(need.context, fits)
+    memory = Memory(need.weights, need.adapters, working, blocks * need.per_block, blocks, need.context, longest)
     log.info(_line(memory))
+    if longest < need.context:
+        advice = f"raise {flag}, or say that it is meant by --max-model-len {longest}"
+        log.warning(event("kv_cache_cuts_context", longest_request=longest, of=need.context, advice=advice))
     return memory
 
 

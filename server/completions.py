@@ -68,7 +68,7 @@ def _asked(face: Face, body: CompletionRequest) -> tuple[list[list[int]], list[S
     encoded = prompts.of_prompt(
         face.engine,
         body.prompt,
-        prompts.Room(face.engine.model.max_model_len, body.truncate_prompt_tokens),
+        prompts.Room(face.engine.model, body.truncate_prompt_tokens),
         rows=sampling.rows(body),
         add_special_tokens=body.add_special_tokens,
         suffix=body.suffix,

@@ -70,7 +70,7 @@ def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
     if "" in (body.input if isinstance(body.input, list) else [body.input]):
         raise InvalidRequest("input: an empty text has no embedding", param="input")
     model = face.engine.model
-    room = prompts.Room(model.max_model_len, body.truncate_prompt_tokens)
+    room = prompts.Room(model, body.truncate_prompt_tokens)
     inputs = prompts.of_prompt(
         face.engine, body.input, room, rows=ONE, add_special_tokens=body.add_special_tokens, param="input"
     )
@@ -83,8 +83,8 @@ def _inputs(face: Face, body: EmbeddingRequest) -> list[list[int]]:
 def _check_length(at: int, ids: Sequence[int], model: ModelInfo) -> None:
     if len(ids) > model.max_model_len:
         raise InvalidRequest(
-            f"This model's maximum context length is {model.max_model_len} tokens. However, input {at} has {len(ids)} "
-            "tokens. Please make it shorter, or send truncate_prompt_tokens.",
+            f"{model.limit} However, input {at} has {len(ids)} tokens. Please make it shorter, or send "
+            "truncate_prompt_tokens.",
             param="input",
             code="context_length_exceeded",
         )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pydantic_core import from_json
 
 from ..core.errors import InvalidRequest
-from ..engine.client import EngineFacts
+from ..engine.client import EngineFacts, ModelInfo
 from ..engine.templates import LARGEST, render, render_apart
 from ..engine.text import Text
 from . import in_words
@@ -31,27 +31,27 @@ class Room:
     Raises InvalidRequest for more than the context holds.
     """
 
-    max_model_len: int
+    model: ModelInfo
     keep: int | None = None
 
     def __post_init__(self) -> None:
-        if self.keep is not None and not 1 <= self.keep <= self.max_model_len:
-            message = f"truncate_prompt_tokens={self.keep} is out of range; it goes from 1 to {self.max_model_len}"
+        most = self.model.max_model_len
+        if self.keep is not None and not 1 <= self.keep <= most:
+            message = f"truncate_prompt_tokens={self.keep} is out of range; it goes from 1 to {most}"
             raise InvalidRequest(message, param="truncate_prompt_tokens")
 
     def check(self, written: str, text: Text, param: str) -> None:
         """Raises InvalidRequest for what is too long whatever its tokens are; to know them would take seconds."""
-        if len(written) <= self.max_model_len:
+        if len(written) <= self.model.max_model_len:
             return
         if self.keep is not None:
             _check_end(written, param)
             return
         longest = text.longest_token
-        if longest is not None and (least := longest.fewest(written)) > self.max_model_len:
+        if longest is not None and (least := longest.fewest(written)) > self.model.max_model_len:
             raise InvalidRequest(
-                f"This model's maximum context length is {self.max_model_len} tokens. However, your {param} has "
-                f"{len(written)} characters, which are {least} tokens or more, as none has over {longest.characters} "
-                f"characters. Please reduce the length of the {param}.",
+                f"{self.model.limit} However, your {param} has {len(written)} characters, which are {least} tokens or "
+                f"more, as none has over {longest.characters} characters. Please reduce the length of the {param}.",
                 param=param,
                 code="context_length_exceeded",
             )

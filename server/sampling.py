@@ -178,7 +178,7 @@ def _check_context(model: ModelInfo, num_prompt: int, max_tokens: int | None, *,
     """The numbers that do not add up, in OpenAI's words, which some clients look for. `params`: prompt, max_tokens."""
     prompt, asked = params
     room = model.max_model_len - num_prompt
-    start = f"This model's maximum context length is {model.max_model_len} tokens. However, "
+    start = f"{model.limit} However, "
     if room < 1:
         text = f"your {prompt} resulted in {num_prompt} tokens. Please reduce the length of the {prompt}."
         raise InvalidRequest(start + text, param=prompt, code="context_length_exceeded")

@@ -119,7 +119,7 @@ class Asked:
     def of(cls, face: Face, body: ChatRequest) -> Asked:
         """For a worker thread."""
         use, body, engine = ToolUse.of(body), heeded(face, body), face.engine
-        room = prompts.Room(engine.model.max_model_len, body.truncate_prompt_tokens)
+        room = prompts.Room(engine.model, body.truncate_prompt_tokens)
         prompt = prompts.of_messages(face, body.messages, body, tools=use.shown, room=room)
         hearing = Hearing.of(face, body, use, prompt)
         params = hearing.params(sampling.of_chat(body, engine, len(prompt)), engine.text)

@@ -80,9 +80,9 @@ class Asking:
 
     async def _fits(self, items: list[Json]) -> bool:
         answer = self.body.max_output_tokens if isinstance(self.body, ResponseRequest) else None
-        most = self.face.engine.model.max_model_len
+        model = self.face.engine.model
         try:
-            return await self.num_tokens(items, Room(most)) + (answer or 1) <= most
+            return await self.num_tokens(items, Room(model)) + (answer or 1) <= model.max_model_len
         except InvalidRequest as error:
             if error.code != "context_length_exceeded":
                 raise

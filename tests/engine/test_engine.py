@@ -238,5 +238,14 @@ def test_what_does_not_fit_is_refused_with_bytes_and_flag(folder):
         make_engine(folder, max_model_len=512, kv_cache_memory="30KiB")
 
 
-def test_without_a_stated_length_the_context_is_what_fits(folder):
-    assert make_engine(folder, kv_cache_memory="30KiB").model.max_model_len == 32
+def test_without_a_stated_length_the_context_is_what_fits_and_the_log_says_so(folder, caplog):
+    model = make_engine(folder, kv_cache_memory="30KiB").model
+    assert (model.max_model_len, model.context) == (32, 512)
+    (warning,) = (record for record in caplog.records if "kv_cache_cuts_context" in record.message)
+    assert warning.levelname == "WARNING"
+    assert "longest_request=32 of=512 advice='raise --kv-cache-memory" in warning.message
+
+
+def test_a_context_that_was_asked_for_is_no_surprise(folder, caplog):
+    assert make_engine(folder, kv_cache_memory="30KiB", max_model_len=32).model.context == 32
+    assert "kv_cache_cuts_context" not in caplog.text

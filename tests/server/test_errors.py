@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from aril.admin_api.catalog import AdapterCatalog
+from aril.admin_api.residency import Residency
 from aril.core.callers import DEFAULT_TENANT
+from aril.engine.aio import AsyncEngine
 from aril.server.app import create_app
+from builders.engines import make_engine
+from builders.models import make_model
 from builders.serving import Served, listening
 from fastapi import APIRouter
 from openai import OpenAI
@@ -17,6 +24,17 @@ from openai import OpenAI
 MESSAGES = [{"role": "user", "content": "hi"}]
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
 WEATHER = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a server whose KV cache holds less than the context of its model."""
+    folder = make_model(tmp_path_factory.mktemp("tight"))
+    engine = AsyncEngine(make_engine(folder, served_model_name="tiny", kv_cache_memory="30KiB"))
+    app = create_app(engine, AdapterCatalog("tiny", Residency(engine)))
+    with listening(app) as url, httpx.Client(base_url=url, timeout=60) as session:
+        yield session
+    asyncio.run(engine.close())
 
 
 def strictly(schema: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +206,26 @@ def test_too_long_a_prompt_is_told_in_true_numbers(http: httpx.Client) -> None:
     assert error["code"] == "context_length_exceeded"
     for number in ("256", "300", "200", "100", "56"):
         assert number in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": [5] * 20, "max_tokens": 20}),
+        ("/v1/completions", {"prompt": [5] * 40}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "zebra " * 20_000}]}),
+        ("/v1/embeddings", {"input": [5] * 40}),
+    ],
+)
+def test_where_the_kv_cache_cuts_the_context_the_model_is_not_blamed(
+    tight: httpx.Client, path: str, fields: dict[str, Any]
+) -> None:
+    error = tight.post(path, json={"model": "tiny", **fields}).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"].startswith(
+        "This model's maximum context length is 32 tokens, as this server's KV cache holds no more of its 512 "
+        "(--kv-cache-memory). However, "
+    )
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)])
