@@ -149,7 +149,7 @@ def _disk(disk: Disk) -> str:
 
 def _memory(facts: Inspection, forecast: Forecast) -> Iterator[str]:
     yield f"Memory for {_counted(forecast.concurrency, 'request')} of {forecast.context} tokens"
-    of_weights = "" if facts.weight_bytes is not None else " (as on disk: Aril does not read them)"
+    of_weights = "" if facts.weight_bytes is not None else " (as on disk)"
     yield f"  {'weights':<{WIDTH}}{shown(forecast.weights)}{of_weights}"
     yield f"  {'KV cache':<{WIDTH}}{shown(forecast.kv)} ({shown(forecast.kv_per_request)} a request)"
     adapters = f"{_counted(forecast.num_adapters, 'adapter')} of rank {forecast.adapter_rank} on every Linear"

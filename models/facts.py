@@ -90,7 +90,7 @@ class Quantisation:
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # as its config states them
     groups: tuple[QuantisedGroup, ...] = ()  # empty when Aril does not read the format
     kv_cache: str | None = None  # what the checkpoint asks of the KV cache
-    on_load: str | None = None  # what plain weights were asked to be rounded to
+    on_load: str | None = None  # what plain weights would be rounded to, as was asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def inspect_model(
         positions=_positions(sizes, raw),
         attention=tuple(attention_facts(sizes.decoder.attention_specs)) if sizes else raw.attention(),
         backends=backends,
-        quantisation=_quantisation(network, raw, quantization if quantization in ROUNDINGS else None),
+        quantisation=_quantisation(network, raw, quantization),
         tokenizer=papers.tokenizer,
         licence=papers.licence,
         remote_code=papers.remote_code,
@@ -170,8 +170,10 @@ def _no_tokenizer(tokenizer: TokenizerFacts) -> str | None:
     return None if tokenizer.file else f"there is no tokenizer: looked for {', '.join(TEXTS)}"
 
 
-def _quantisation(network: _Network | None, raw: RawConfig, on_load: str | None) -> Quantisation:
+def _quantisation(network: _Network | None, raw: RawConfig, asked: str | None) -> Quantisation:
+    found = raw.quantisation
     if network is None:
-        return replace(raw.quantisation, on_load=on_load)
+        return found
     groups = tuple(quantised_groups(network.build))
-    return replace(raw.quantisation, groups=groups, kv_cache=kv_cache_words(network.build), on_load=on_load)
+    on_load = asked if asked in ROUNDINGS and asked != found.method else None  # what is fp8 already is not rounded
+    return replace(found, groups=groups, kv_cache=kv_cache_words(network.build), on_load=on_load)

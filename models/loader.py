@@ -16,6 +16,8 @@ from ..core import pages
 from ..core.errors import InvalidRequest, Unsupported
 from ..core.log import event, get_logger
 from ..core.platform import detect
+from ..kernels.native.build import library
+from ..kernels.ops.matmul import linear
 from ..quant.detect import detect as format_of
 from ..quant.on_load import ROUNDINGS
 from .attention.base import choose
@@ -90,6 +92,7 @@ def load_model(
             dtype=str(spec.dtype).removeprefix("torch."),
             max_position=spec.max_position,
             weight_bytes=decoder.weight_bytes,
+            kernels=_kernels(device),
             seconds=round(time.monotonic() - started, 2),
         )
     )
@@ -174,6 +177,14 @@ def _own_dtype(opened: Opened, checkpoint: Checkpoint) -> torch.dtype:
     matrix = next((each for name, each in checkpoint.stored.items() if name.endswith("q_proj.weight")), None)
     found = torch.float32 if matrix is None else matrix.dtype
     return stated or (found if found in DTYPES and isinstance(found, torch.dtype) else torch.bfloat16)
+
+
+def _kernels(device: torch.device) -> str:
+    """Whose kernels compute: of those for the CPU, which variant; torch where there are no faster ones."""
+    providers = linear.providers()
+    if device.type == "cpu":
+        return library().variant if "native" in providers else "torch"
+    return "triton" if "triton" in providers else "torch"
 
 
 def _fill(wanted: Mapping[str, Wanted], checkpoint: Checkpoint) -> None:

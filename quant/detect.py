@@ -21,6 +21,12 @@ def detect(config: Mapping[str, Any] | None, asked: str | None = None) -> type[Q
     `asked` is what --quantization says the file is; None = whatever it says itself. Raises Unsupported, naming the
     method, when there is no such format, or when the file is of another.
     """
+    if asked is not None and module_name(asked) not in formats.names():
+        raise Unsupported(
+            f"--quantization {asked}: there is no such method; {', '.join(ROUNDINGS)} round a 16-bit model, and a "
+            f"quantised one may be said to be {', '.join(known())}",
+            param="quantization",
+        )
     if config is None:
         if asked is not None:
             raise Unsupported(

@@ -37,8 +37,16 @@ POINTER, INT, DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 log = get_logger(__name__)
 
 
+class Library(ctypes.CDLL):
+    """The kernels of one variant."""
+
+    def __init__(self, path: Path, variant: Variant) -> None:
+        super().__init__(str(path))
+        self.variant = variant.name
+
+
 @functools.cache
-def library() -> ctypes.CDLL:
+def library() -> Library:
     """The loaded kernels, compiled first if need be. Raises Unsupported with the reason why there are none, and
     InvalidRequest for a VARIANT that is none of this machine's: nobody shall get other kernels than asked for.
     """
@@ -52,11 +60,11 @@ def library() -> ctypes.CDLL:
     return _loaded(others[0])
 
 
-def _loaded(variant: Variant) -> ctypes.CDLL:
+def _loaded(variant: Variant) -> Library:
     packaged = recipes.PACKAGED / recipes.file_name(variant, recipes.SOURCES)
     try:
         is_there = packaged.exists() and not os.environ.get(COMPILE)
-        return ctypes.CDLL(str(packaged if is_there else _compiled(variant)))
+        return Library(packaged if is_there else _compiled(variant), variant)
     except CannotCompile as error:
         raise Unsupported(str(error)) from error
     except OSError as error:

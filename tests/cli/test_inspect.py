@@ -23,6 +23,7 @@ from aril.models.loader import load_model
 from aril.models.source import default_cache, locate
 from builders.adapters import make_adapter
 from builders.commands import Files
+from builders.gguf import make_gguf
 from builders.hub import serving
 from builders.models import make_model
 
@@ -146,6 +147,18 @@ def test_a_model_that_is_not_served_is_no_failure(tmp_path: Path, capsys: pytest
     )
     assert "parameters    195,008" in shown
     assert "What it would need cannot be said" in shown
+
+
+def test_what_is_quantised_already_is_not_said_to_be_rounded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = make_gguf(tmp_path / "tiny.gguf", make_model(tmp_path / "base"), "Q8_0")
+    assert main(["inspect", str(file), "--quantization", "int8"]) == 0
+    shown = capsys.readouterr().out
+    assert "served        no, because --quantization int8 rounds 16-bit checkpoints; this one is quantised" in shown
+    assert "rounded to" not in shown
+    assert "\n  quantisation  gguf\n" in shown
+    assert " (as on disk)\n" in shown
 
 
 def test_texts_of_the_files_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

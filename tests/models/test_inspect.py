@@ -83,6 +83,13 @@ def test_what_rounding_on_load_would_give_is_foretold_and_not_made(
     assert found.weight_bytes == pytest.approx(loaded.weight_bytes, rel=0.02)
 
 
+def test_what_is_fp8_already_is_not_said_to_be_rounded(tmp_path: Path) -> None:
+    folder = make_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    assert look(folder, quantization="fp8").quantisation.on_load is None
+
+
 def test_the_header_is_enough(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "whole")
     hollow = Path(shutil.copytree(folder, tmp_path / "hollow"))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from aril.core.errors import ArilError, InvalidRequest, NotFound, Unsupported
-from aril.kernels.ops.matmul import unpack
+from aril.kernels.native.build import library
+from aril.kernels.ops.matmul import linear, unpack
 from aril.models.base import Decoder
 from aril.models.layers.linear import Part
 from aril.models.loader import load_model
@@ -155,6 +156,11 @@ ASKED_TOO_MUCH: dict[str, tuple[dict[str, Any], type[ArilError], str]] = {
     "length": ({"max_model_len": 513}, InvalidRequest, "max_model_len 513 is over the 512 positions"),
     "dtype": ({"dtype": "int8"}, InvalidRequest, "no dtype 'int8'; there are auto, float32, float16, bfloat16"),
     "backend": ({"attention_backend": "flash"}, Unsupported, "no attention backend 'flash'; there are auto, paged"),
+    "method": (
+        {"quantization": "int9"},
+        Unsupported,
+        "--quantization int9: there is no such method; int8, int4, fp8 round a 16-bit model, and .* auto-round, awq,",
+    ),
 }
 
 
@@ -164,6 +170,13 @@ def test_what_cannot_be_had_is_refused_with_what_can(case: str, tmp_path: Path) 
     with pytest.raises(error, match=message) as caught:
         load(make_model(tmp_path), **asked)
     assert caught.value.param in {*asked}
+
+
+def test_the_log_names_the_kernels_that_compute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "aril.models.loader"):
+        load(make_model(tmp_path))
+    name = library().variant if "native" in linear.providers() else "torch"
+    assert f" kernels={name} " in caplog.text
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

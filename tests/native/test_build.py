@@ -83,7 +83,7 @@ def test_the_packages_own_library_needs_no_compiler(fresh: pytest.MonkeyPatch, t
     recipes.compile_library(recipes.find_compiler(), variant.flags, sources, place)
     fresh.setattr(recipes, "SOURCES", sources)
     fresh.setenv("CXX", "/nowhere/g++")
-    assert build.library().one() == 7
+    assert (build.library().one(), build.library().variant) == (7, variant.name)
     one(sources, 8)  # sources that have changed since are another library
     with pytest.raises(build.Unsupported, match="no C\\+\\+ compiler"):
         build.library()
@@ -130,5 +130,5 @@ def test_a_compiler_that_does_not_know_the_best_variant_makes_the_next(
     fresh.setattr(build, "_fitting", lambda: [unknown, best])
     fresh.setattr(recipes, "SOURCES", sources)
     fresh.setenv("ARIL_CACHE", str(tmp_path / "cache"))
-    assert build.library().one() == 7
+    assert (build.library().one(), build.library().variant) == (7, best.name)
     assert "native_kernels_second_best" in caplog.text
