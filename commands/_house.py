@@ -7,6 +7,7 @@ with others where they share a database too.
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ class HouseOptions:
 def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -> None:
     """Serve until SIGINT or SIGTERM; `announce` hears of the house and its active adapters once it answers.
 
-    What can fail quickly comes first: the port, the state folder, then the model. Loading happens before the event loop
-    starts, so that Ctrl-C ends it too.
+    What can fail quickly comes first: the port, the state folder, then the model; but a folder is made only for a model
+    that there is. Loading happens before the event loop starts, so that Ctrl-C ends it too.
     """
     if options.metrics_adapters < 0:
         raise InvalidRequest(f"--metrics-adapters {options.metrics_adapters} is out of range; it takes 0 or more")
@@ -61,6 +62,8 @@ def serve(options: HouseOptions, announce: Callable[[House, list[str]], None]) -
         uds, tls = options.server.uds, tls_of(options.server)
         listener = stack.enter_context(listening_at(Path(uds)) if uds else listening(options.host, options.port))
         url = url_of(options.host, listener, scheme="https" if tls else "http")
+        if not os.path.exists(options.settings.state_dir):
+            locate(options.engine.model, revision=options.engine.revision)
         lock = stack.enter_context(_locked(options.settings.state_dir, "state folder", "--state-dir"))
         sign(lock, url)
         store = stack.enter_context(_store(options.engine.adapter_store, options.settings))

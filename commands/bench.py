@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidRequest
 from ._command import Command
 from ._flags import add_api_key, add_url_flags, key_given
+
+if TYPE_CHECKING:
+    from ..bench.serve import Load
+
+SHOWN = 10  # names of models
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +72,21 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
         warmup=args.warmup,
         seed=args.seed,
     )
+    whom = load.models or [(await server.call("GET", "/v1/models"))["data"][0]["id"]]
+    for line in _foretold(load, whom):
+        print(line, file=sys.stderr, flush=True)
     return await serve.run(server, load)
+
+
+def _foretold(load: Load, whom: Sequence[str]) -> tuple[str, str]:
+    """What is asked of whom, for those who wait for the numbers."""
+    more = f" and {len(whom) - SHOWN} more" if len(whom) > SHOWN else ""
+    mixed = f", zipf {load.zipf:g}" if load.zipf else ""
+    warmup = len(whom) if load.warmup is None else load.warmup
+    how = f"by {load.concurrency} clients" if load.rate is None else f"at {load.rate:g} a second"
+    much = f"{load.num_requests} requests" if load.duration is None else f"{load.duration:g} s"
+    sizes = f"{load.input_len} tokens in, {load.output_len} out"
+    return f"asking {', '.join(whom[:SHOWN])}{more}{mixed}", f"{warmup} requests to warm up, then {much} {how}, {sizes}"
 
 
 def _chosen(args: argparse.Namespace, active: list[str]) -> list[str]:

@@ -232,7 +232,11 @@ def test_the_bench_writes_its_numbers(
     assert numbers["requests_per_s"] > 0
     for name in ("ttft_ms", "itl_ms", "e2e_ms"):
         assert 0 < numbers[name]["p50"] <= numbers[name]["p90"] <= numbers[name]["p99"]
-    assert "12 answers" in capsys.readouterr().out or numbers["hung_up"]
+    shown = capsys.readouterr()
+    assert "12 answers" in shown.out or numbers["hung_up"]
+    asked, load = shown.err.splitlines()[-2:]
+    assert re.fullmatch(r"asking (.+, )?seed(, .+)?, zipf 1.1", asked)
+    assert re.match(r"\d+ requests to warm up, then 12 requests (by 3 clients|at 50 a second), 8 tokens in", load)
 
 
 def test_the_database_is_upgraded_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,6 +254,17 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path, capsys:
         port = str(taken.getsockname()[1])
         assert main(["serve", "/nowhere", "--port", port, "--state-dir", str(tmp_path)]) == 1
     assert f"port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["/nowhere", "EMPTY"])
+def test_a_model_that_is_not_there_leaves_no_folder_behind(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARIL_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    (tmp_path / "EMPTY").mkdir()
+    assert main(["serve", str(tmp_path / model), "--port", "0"]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["EMPTY"]
 
 
 def test_ctrl_c_ends_a_server_cleanly(files: Files, tmp_path: Path) -> None:
