@@ -124,9 +124,9 @@ class HttpServer(uvicorn.Server):
         self._flights.stop(ShuttingDown(CUT))
 
     def _draining(self) -> Mapping[str, object]:
-        """What the log says as the end begins; nothing where nobody needs to wait."""
+        """What the log says as the end begins; nothing where another process does."""
         running = self._num_told()
-        return {"requests": running, "seconds": self._drain_seconds, "then": THEN} if running else {}
+        return {"requests": running, "seconds": self._drain_seconds, "then": THEN} if running else {"requests": 0}
 
     def _num_told(self) -> int:
         """How many run, for the log of this process."""

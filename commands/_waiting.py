@@ -1,4 +1,4 @@
-"""What a command says while a server of its own comes up: the very first start fetches and compiles for minutes."""
+"""What a command says while a server of its own comes up: what the first start alone does, and that time passes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def run(_args: argparse.Namespace) -> int:
     from ._process import running
     from ._remote import Admin, Remote
 
-    print("Starting the demo base. The first start fetches 93 MB and compiles kernels: a minute or more.", flush=True)
+    print("Starting the demo base.", flush=True)
     begin = time.perf_counter()
     with (
         running(MODEL, ["--no-examples"], tell=partial(print, flush=True)) as server,

@@ -14,17 +14,19 @@ for name in python3.11 python3.12 python3.13 python3; do
         python=$name
 done
 [ -n "$python" ] || { echo "Aril needs Python 3.11 or newer; set PYTHON to one" >&2; exit 1; }
-[ -x .venv/bin/python ] || "$python" -m venv .venv
+echo "Setting up Aril in .venv, with $($python --version); the first time takes some minutes."
+[ -x .venv/bin/python ] || { echo "  making a virtual environment"; "$python" -m venv .venv; }
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
 torch='torch>=2.11,<2.14'
-echo "Installing Aril and what it needs into .venv; the first time takes some minutes."
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; }
 if .venv/bin/python -c 'import torch' 2>/dev/null; then
     : # what is installed stays
 elif [ -n "${TORCH_INDEX:-}" ]; then
+    echo "  installing torch, from TORCH_INDEX"
     pip install -q "$torch" --index-url "$TORCH_INDEX"
 else
+    echo "  installing torch, the largest piece"
     if ! has_gpu && [ "$(uname -sm)" = "Linux x86_64" ] &&
         ! pip install --dry-run --no-deps "$torch" 2>/dev/null | grep -q '+cpu'; then
         echo "No GPU here, but only torch builds with CUDA (several GB) are offered." >&2
@@ -32,6 +34,7 @@ else
     fi
     pip install -q "$torch"
 fi
+echo "  installing what else Aril stands on, and compiling its kernels for this processor"
 case $want in
 dev) pip install -q -e '.[dev]' ;;
 *) pip install -q -e . ;;

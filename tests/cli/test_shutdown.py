@@ -189,3 +189,4 @@ def test_idle_connections_hold_nothing_up(files: Files, tmp_path: Path) -> None:
     with serving(files, tmp_path, "600") as server, idle(server):
         server.told(signal.SIGTERM)
         assert server.ended(SOON) == 0
+    assert (tmp_path / "state" / "log").read_text().count(" draining ") == 1
