@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.ops import grouped, int8, matmul
+from ..kernels.ops.activation import silu_mul
 from ..kernels.ops.grouped import GroupedWeight
 from ..kernels.ops.int8 import Int8Weight
 from .activations import AsTheyAre, Rounding, Static8
@@ -34,6 +35,9 @@ class Product(Protocol):
 
     def wide(self, x: Tensor) -> Tensor:
         """The same in float32; a product that adds up in float32 does not round it on the way."""
+
+    def gated(self, x: Tensor) -> Tensor:
+        """silu of the first half of the outputs times the second half: [T, N / 2] in x's dtype."""
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows ids[T] int64 of the matrix: [T, K] in `dtype`. The look-up of an embedding."""
@@ -102,6 +106,9 @@ class PlainProduct:
     def wide(self, x: Tensor) -> Tensor:
         return matmul.linear(x, self.weight, torch.float32)
 
+    def gated(self, x: Tensor) -> Tensor:
+        return matmul.linear_silu_mul(x, self.weight)
+
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return matmul.rows_of(self.weight, ids).to(dtype)
 
@@ -152,6 +159,9 @@ class GroupedProduct:
 
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
+
+    def gated(self, x: Tensor) -> Tensor:
+        return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return grouped.rows_of_grouped(self.weight, ids).to(dtype)
@@ -215,6 +225,9 @@ class Int8Product:
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
 
+    def gated(self, x: Tensor) -> Tensor:
+        return silu_mul(self(x))
+
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         found = int8.integers_of(self.weight)[ids].float() * self.weight.scales[ids][:, None]
         return found.to(dtype)
@@ -250,6 +263,9 @@ class SideBySide:
 
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
+
+    def gated(self, x: Tensor) -> Tensor:
+        return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         raise AssertionError("an embedding is one matrix")

@@ -1,249 +1,171 @@
-// Causal attention of a ragged batch over the paged cache, with the softmax taken chunk by chunk (online softmax, Milakov and
-// Gimelshein 2018). The query heads that share a key head are computed together, so every key and value is read and widened
-// once for all of them; a task takes all key heads of a row if it can, for the cache holds them side by side.
+// Causal attention of a ragged batch over the paged cache in float32. The query heads that share a key head are computed
+// together, so every key and value is read and widened once for all of them.
 //
-// Chunks start at fixed positions and a hidden key adds an exact zero: a query's result has the same bits whether its token
-// came in a prompt, in a piece of one, or alone.
+// Chunks start at fixed positions, each is computed relative to its own highest score, and they are joined in order; a hidden
+// key adds an exact zero. So a query's result has the same bits whether its token came in a prompt, in a piece of one, or
+// alone, and however a long row was cut.
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "amx.h"
-#include "attention.h"
-#include "tile.h"
+#include "attention_chunk.h"
+#include "attention_panels.h"
 
 namespace aril {
 namespace {
 
-constexpr int64_t KEYS = 64;        // positions of one chunk: scores, keys and values of a task stay in L1 and L2
-constexpr int64_t QUERY_ROWS = 48;  // query vectors of one task, where it has a choice
-
-int64_t width_of(const Shape& s) { return (s.dim + NR - 1) / NR * NR; }  // of an accumulator: whole panels
-
-struct Task {
-    int64_t row, head, heads;  // key heads: the first, and how many
-    int64_t token, tokens;     // token: the first, counted over the batch
-    int64_t position;          // of the first
-};
-
-struct State {  // of the queries that share one key head
-    float *q, *sums, *highest, *total;
-};
-
-#if defined(__AVX__)
-// Eight keys' next eight dimensions become eight rows of eight keys.
-template <class T>
-ARIL_INLINE void transpose8(float* out, const T* const* keys, int64_t d) {
-    __m256 r[8], s[8];
-    for (int i = 0; i < 8; i++) {
-        float wide[8];
-        copy(wide, keys[i] + d, 8);
-        r[i] = _mm256_loadu_ps(wide);
-    }
-    for (int i = 0; i < 8; i += 2) {
-        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm256_shuffle_ps(s[i + j], s[i + j + 2], 0x44);
-            r[i + 2 * j + 1] = _mm256_shuffle_ps(s[i + j], s[i + j + 2], 0xee);
-        }
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(out + i * NR, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(out + (i + 4) * NR, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-    }
-}
-#endif
-
-// Keys as panels [ceil(count / NR)][dim][NR]: the right-hand side of q times K^T.
-template <class T>
-void key_panels(float* out, const T* const* keys, int64_t padded, int64_t dim) {
-    for (int64_t first = 0; first < padded; first += 8) {
-        float* column = out + first / NR * dim * NR + first % NR;
-        int64_t d = 0;
-#if defined(__AVX__)
-        for (; d + 8 <= dim; d += 8) transpose8(column + d * NR, keys + first, d);
-#endif
-        for (; d < dim; d++)
-            for (int i = 0; i < 8; i++) column[d * NR + i] = get(keys[first + i] + d);
-    }
-}
-
-// Values as panels [width / NR][count][NR], the last one filled up with zeros.
-template <class T>
-void value_panels(float* out, const T* const* values, int64_t count, int64_t dim) {
-    for (int64_t d = 0; d < dim; d += NR)
-        for (int64_t t = 0; t < count; t++, out += NR) {
-            const int64_t held = std::min<int64_t>(NR, dim - d);
-            copy(out, values[t] + d, held);
-            for (int64_t i = held; i < NR; i++) out[i] = 0;
-        }
-}
-
-// Scores become weights relative to the highest score so far; returns what the earlier sums must be scaled with.
-float soften(float* scores, int64_t padded, int64_t from, int64_t to, const Shape& s, float& highest, float& total) {
-    const vf scale = splat(s.scale), cap = splat(s.softcap);
-    vf top = splat(-INFINITY);
+// Scores as they are compared, in place.
+void transform(float* scores, int64_t padded, const Shape& s) {
+    const vf cap = splat(s.softcap);
     for (int64_t t = 0; t < padded; t += W) {
-        vf v = load(scores + t) * scale;
-        if (s.softcap > 0) {
-            const vf e = exp(v * 2.0f / cap);
-            v = cap - cap * 2.0f / (e + 1.0f);  // cap * tanh(v / cap)
-        }
+        vf v = load(scores + t) * s.scale;
+        if (s.softcap > 0) v = cap - cap * 2.0f / (exp(v * 2.0f / cap) + 1.0f);  // cap * tanh(v / cap)
         store(scores + t, v);
     }
+}
+
+// Scores become weights relative to the highest, in place; `from` and `to` bound what the query sees. Those of float32 caches are
+// made as torch makes them: where a format rounds what comes next, a last bit shows.
+template <class T>
+void soften(float* scores, int64_t padded, int64_t from, int64_t to, const Shape& s, float* highest, float* total) {
+    const bool at_once = sizeof(T) < sizeof(float) && s.softcap <= 0 && s.scale > 0;
+    if (!at_once) transform(scores, padded, s);
     for (int64_t t = 0; t < std::min(from, padded); t++) scores[t] = -INFINITY;
     for (int64_t t = std::max<int64_t>(to, 0); t < padded; t++) scores[t] = -INFINITY;
-    for (int64_t t = 0; t < padded; t += W) top = max(load(scores + t), top);
-    float lanes[W], peak = highest;
-    store(lanes, top);
-    for (float lane : lanes) peak = std::max(peak, lane);
-    if (peak == -INFINITY) {  // this query sees nothing up to here
-        std::fill(scores, scores + padded, 0.0f);
-        return 1.0f;
-    }
-    vf sums = {};
+    vf tops = splat(NOTHING), sums = {};
+    for (int64_t t = 0; t < padded; t += W) tops = max(load(scores + t), tops);
+    float lanes[W], top = NOTHING;
+    store(lanes, tops);
+    for (float lane : lanes) top = std::max(top, lane);
+    const float factor = at_once ? s.scale * LOG2E : LOG2E, peak = top > NOTHING ? top * factor : NOTHING;
+    const vf less = splat(top > NOTHING ? -peak : 0.0f);
     for (int64_t t = 0; t < padded; t += W) {
-        const vf weight = exp(load(scores + t) - peak);
+        const vf v = load(scores + t), weight = sizeof(T) == sizeof(float) ? exp(v - top) : exp2(fused(v, splat(factor), less));
         store(scores + t, weight);
         sums += weight;
     }
-    const float kept = std::exp(highest - peak);
-    highest = peak;
-    total = total * kept + sum(sums);
-    return kept;
+    *highest = peak;
+    *total = sum(sums);
 }
 
-template <class T>
-class Worker {
+template <class Number>
+class FloatWorker {
 public:
-    Worker(const Tensors<T>& tensors, const Shape& shape) : t_(tensors), s_(shape) {}
+    using T = Number;
+    static constexpr int64_t KEYS = 64;        // scores, keys and values of a task stay in L1 and L2
+    static constexpr int64_t QUERY_ROWS = 48, APART_FROM = 8;
+    static constexpr double WORTH = 6e3 * W;
 
-    void run(const Task& task) {
-        take_memory(task);
-        for (int64_t head = 0; head < task.heads; head++) begin(task, head);
-        const int64_t end = task.position + task.tokens;
-        const int64_t seen = s_.window ? std::max<int64_t>(0, task.position - s_.window + 1) : 0;
-        for (int64_t chunk = seen / KEYS * KEYS; chunk < end; chunk += KEYS) {
-            bring(task, chunk, std::min(chunk + KEYS, end));
-            for (int64_t head = 0; head < task.heads; head++) see(task, head, chunk, std::min(KEYS, end - chunk));
+    static int64_t size(int64_t tokens, const Shape& s) { return Layout::of(tokens, s).size(); }
+
+    FloatWorker(const Tensors<T>& tensors, const Shape& shape, const Group& group)
+        : t_(tensors), s_(shape), g_(group), layout_(Layout::of(group.tokens, shape)), walk_(tensors, shape, group, 1) {}
+
+    void bring(const Task& task) { walk_.bring(task); }
+
+    // `next`, if not null, is what this thread will most likely do after that.
+    void run(const Task& task, const Task* next) {
+        take_memory(task.heads);
+        for (int64_t i = 0; i < task.heads; i++) begin(task.head + i, i);
+        const int64_t pulses = KEYS + KEYS / 8 * (s_.dim * int64_t(sizeof(T)) / BYTES);
+        walk_.run(task, next, pulses, [&](int64_t chunk, int64_t held, Range heads, Fetch<T>& ahead) {
+            float* part = this->part(chunk, task.head + heads.begin);
+            see(chunk, held, task.head + heads.begin, queries(heads.begin), part, ahead);
+            if (!g_.parts) join(state(heads.begin), part, layout_);
+        });
+        for (int64_t i = 0; i < task.heads && !g_.parts; i++) finish(task.head + i, state(i));
+    }
+
+    // Of a group that several tasks shared.
+    void join_parts() {
+        take_memory(1);
+        for (int64_t head = 0; head < s_.kv_heads; head++) {
+            empty(state(0), layout_);
+            for (int64_t chunk = g_.first; chunk < g_.last; chunk++) join(state(0), part(chunk, head), layout_);
+            finish(head, state(0));
         }
-        for (int64_t head = 0; head < task.heads; head++) finish(task, head);
     }
 
 private:
-    int64_t rows(const Task& task) const { return task.tokens * s_.shared(); }
-
-    void take_memory(const Task& task) {
+    void take_memory(int64_t heads) {
         static thread_local Scratch scratch;
-        const int64_t n = rows(task), of_state = n * (s_.dim + width_of(s_) + 2);
-        states_ = scratch.get(n * KEYS + KEYS * (s_.dim + width_of(s_)) + task.heads * of_state);
-        scores_ = std::exchange(states_, states_ + n * KEYS);
-        keys_ = std::exchange(states_, states_ + KEYS * s_.dim);
-        values_ = std::exchange(states_, states_ + KEYS * width_of(s_));
+        const int64_t n = layout_.n, panels = KEYS * (s_.dim + layout_.width);
+        scores_ = scratch.get(n * KEYS + panels + layout_.size() * (heads + 1) + heads * n * s_.dim);
+        keys_ = scores_ + n * KEYS;
+        values_ = keys_ + KEYS * s_.dim;
+        part_ = values_ + KEYS * layout_.width;
+        states_ = part_ + layout_.size();
+        queries_ = states_ + heads * layout_.size();
     }
 
-    State state(const Task& task, int64_t head) const {
-        const int64_t n = rows(task);
-        float* q = states_ + head * n * (s_.dim + width_of(s_) + 2);
-        float *sums = q + n * s_.dim, *highest = sums + n * width_of(s_);
-        return {q, sums, highest, highest + n};
+    float* state(int64_t i) const { return states_ + i * layout_.size(); }
+
+    float* queries(int64_t i) const { return queries_ + i * layout_.n * s_.dim; }
+
+    float* part(int64_t chunk, int64_t head) const {
+        return g_.parts ? g_.parts + ((chunk - g_.first) * s_.kv_heads + head) * layout_.size() : part_;
     }
 
-    void begin(const Task& task, int64_t head) {
-        const State state = this->state(task, head);
+    void begin(int64_t head, int64_t i) {
+        empty(state(i), layout_);
         const int64_t size = s_.shared() * s_.dim;
-        for (int64_t i = 0; i < task.tokens; i++)
-            copy(state.q + i * size, t_.q + (task.token + i) * s_.q_stride + (task.head + head) * size, size);
-        std::fill(state.sums, state.highest, 0.0f);
-        std::fill(state.highest, state.total, -INFINITY);
-        std::fill(state.total, state.total + rows(task), 0.0f);
+        for (int64_t token = 0; token < g_.tokens; token++)
+            copy(queries(i) + token * size, t_.q + (g_.token + token) * s_.q_stride + head * size, size);
     }
 
-    void see(const Task& task, int64_t head, int64_t chunk, int64_t count) {
-        const State state = this->state(task, head);
-        const int64_t n = rows(task), width = width_of(s_), padded = (count + NR - 1) / NR * NR;
-        gather(task, head, chunk, count, padded);
-        for (int64_t t = 0; t < padded; t += NR)
-            panel_product(n, scores_ + t, KEYS, state.q, s_.dim, keys_ + t * s_.dim, s_.dim, false);
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t to = task.position + i / s_.shared() + 1 - chunk, from = s_.window ? to - s_.window : 0;
-            const float kept = soften(scores_ + i * KEYS, padded, from, to, s_, state.highest[i], state.total[i]);
-            float* sums = state.sums + i * width;
-            for (int64_t d = 0; kept != 1.0f && d < width; d += W) store(sums + d, load(sums + d) * kept);
+    void see(int64_t chunk, int64_t held, int64_t head, const float* q, float* part, Fetch<T>& ahead) {
+        const int64_t n = layout_.n, padded = (held + NR - 1) / NR * NR;
+        key_panels(keys_, t_.k_cache + head * s_.dim, walk_.at(), padded, s_.dim, ahead);
+        score(q, padded, ahead);
+        for (int64_t r = 0; r < n; r++) {
+            const int64_t to = g_.position + r / s_.shared() + 1 - chunk * KEYS, from = s_.window ? to - s_.window : 0;
+            soften<T>(scores_ + r * KEYS, padded, from, to, s_, layout_.highest(part) + r, layout_.total(part) + r);
         }
-        for (int64_t d = 0; d < width; d += NR)
-            panel_product(n, state.sums + d, width, scores_, KEYS, values_ + d * count, count, true);
+        add(part, t_.v_cache + head * s_.dim, held, ahead);
     }
 
-    // Where the caches hold a position.
-    int64_t place(const Task& task, int64_t position) const {
-        const uint32_t size = uint32_t(s_.block_size), at = uint32_t(position);
-        const int64_t slot = int64_t(t_.block_table[task.row * s_.max_blocks + at / size]) * size + at % size;
-        return (slot * s_.kv_heads + task.head) * s_.dim;
-    }
-
-    // Blocks lie anywhere and heads apart, which the machine does not foresee: read all of a chunk in order, then use it.
-    void bring(const Task& task, int64_t begin, int64_t end) const {
-        for (int64_t position = begin; position < end; position++) {
-            const int64_t at = place(task, position);
-            for (int64_t d = 0; d < task.heads * s_.dim; d += int64_t(64 / sizeof(T))) {
-                touch(t_.k_cache + at + d);
-                touch(t_.v_cache + at + d);
-            }
+    void score(const float* q, int64_t padded, Fetch<T>& ahead) {
+        const int64_t n = layout_.n, dim = s_.dim;
+        if (n > MR) {
+            for (int64_t t = 0; t < padded; t += NR) panel_product(n, scores_ + t, KEYS, q, dim, keys_ + t * dim, dim, false);
+            return;
         }
+        const float* keys = keys_;
+        few_rows(n, scores_, KEYS, q, dim, dim, padded, [=](int64_t i, int64_t t) ARIL_INLINE_LAMBDA {
+            return load(keys + t / NR * NR * dim + i * NR + t % NR);
+        }, ahead);
     }
 
-    void gather(const Task& task, int64_t head, int64_t chunk, int64_t count, int64_t padded) {
-        const T *keys[KEYS], *values[KEYS];
-        for (int64_t t = 0; t < padded; t++) {
-            const int64_t position = chunk + std::min(t, count - 1);  // padding repeats the last: its scores are hidden
-            const int64_t at = place(task, position) + head * s_.dim;
-            keys[t] = t_.k_cache + at, values[t] = t_.v_cache + at;
+    // Values meet a few weights as they lie.
+    void add(float* part, const T* values, int64_t held, Fetch<T>& ahead) {
+        const int64_t n = layout_.n, width = layout_.width;
+        if (n > MR || width > s_.dim) {
+            value_panels(values_, values, walk_.at(), held, s_.dim, ahead);
+            for (int64_t d = 0; d < width; d += NR) panel_product(n, part + d, width, scores_, KEYS, values_ + d * held, held, false);
+            return;
         }
-        key_panels(keys_, keys, padded, s_.dim);
-        value_panels(values_, values, count, s_.dim);
+        const int64_t* at = walk_.at();
+        few_rows(n, part, width, scores_, KEYS, held, width, [&](int64_t i, int64_t d) ARIL_INLINE_LAMBDA {
+            return load(values + at[i] + d);
+        }, ahead);
     }
 
-    void finish(const Task& task, int64_t head) {
-        const State state = this->state(task, head);
-        for (int64_t i = 0; i < rows(task); i++) {
-            float* row = state.sums + i * width_of(s_);
-            const float share = 1.0f / state.total[i];
-            for (int64_t d = 0; d < width_of(s_); d += W) store(row + d, load(row + d) * share);
-            const int64_t q_head = (task.head + head) * s_.shared() + i % s_.shared();
-            copy(t_.out + ((task.token + i / s_.shared()) * s_.heads + q_head) * s_.dim, row, s_.dim);
+    void finish(int64_t head, float* state) const {
+        for (int64_t r = 0; r < layout_.n; r++) {
+            float* row = state + r * layout_.width;
+            const float share = 1.0f / layout_.total(state)[r];
+            for (int64_t d = 0; d < layout_.width; d += W) store(row + d, load(row + d) * share);
+            const int64_t q_head = head * s_.shared() + r % s_.shared();
+            copy(t_.out + ((g_.token + r / s_.shared()) * s_.heads + q_head) * s_.dim, row, s_.dim);
         }
     }
 
     const Tensors<T>& t_;
     const Shape& s_;
-    float *states_ = nullptr, *scores_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
+    const Group& g_;
+    const Layout layout_;
+    Walk<T, KEYS> walk_;
+    float *scores_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *part_ = nullptr, *states_ = nullptr, *queries_ = nullptr;
 };
-
-template <class T>
-std::vector<Task> tasks_of(const Tensors<T>& t, const Shape& s, int64_t cores) {
-    const int64_t most = std::max<int64_t>(1, QUERY_ROWS / s.shared()), total = t.query_start[s.rows];
-    const int64_t heads = std::min(total, s.rows) >= 4 * cores ? s.kv_heads : 1;
-    std::vector<Task> tasks;
-    for (int64_t row = 0; row < s.rows; row++) {
-        const int64_t begin = t.query_start[row], end = t.query_start[row + 1], seq_len = t.seq_lens[row];
-        for (int64_t token = begin; token < end; token += most)
-            for (int64_t head = 0; head < s.kv_heads; head += heads)
-                tasks.push_back({row, head, heads, token, std::min(most, end - token), seq_len - end + token});
-    }
-    return tasks;
-}
-
-template <class T>
-void attend(const Tensors<T>& tensors, const Shape& shape, int64_t cores) {
-    const std::vector<Task> tasks = tasks_of(tensors, shape, cores);
-    double work = 0;
-    for (const Task& task : tasks)
-        work += double(task.position + task.tokens) * task.tokens * task.heads * shape.shared() * shape.dim / W;
-    share(worth(cores, work), int64_t(tasks.size()), [&](int64_t at) { Worker<T>(tensors, shape).run(tasks[at]); });
-}
 
 }  // namespace
 }  // namespace aril
@@ -265,7 +187,7 @@ extern "C" void aril_attention(void* out, const void* q, const void* k_cache, co
 #elif defined(__AVX512BF16__)
         if constexpr (std::is_same_v<T, bf16>) return attend_by_dots(tensors, shape, cores);
 #endif
-        attend(tensors, shape, cores);
+        Plan<FloatWorker<T>>(tensors, shape, cores).run(tensors);
     };
     dtype == BF16 ? run(bf16{}) : run(float{});
 }

@@ -17,7 +17,9 @@ namespace {
 // Of either kind, whichever a group is.
 class TileWorker {
 public:
+    using T = bf16;
     static constexpr int64_t KEYS = aril::KEYS, QUERY_ROWS = 512, APART_FROM = TILE + 1;
+    static constexpr double WORTH = 1e6;
 
     static int64_t size(int64_t tokens, const Shape& s) {
         return FewWorker::takes(tokens, s) ? FewWorker::size(tokens, s) : ManyWorker::size(tokens, s);

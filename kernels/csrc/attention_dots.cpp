@@ -18,9 +18,38 @@ namespace {
 constexpr int64_t PANELS_FROM = 8;   // queries for which making panels is worth it
 constexpr int64_t FETCHES_BELOW = 32;  // queries; more of them leave the machine time to read ahead by itself
 
+constexpr int64_t KEYS = 128;          // positions of one chunk
+
+// Scores [count] become weights relative to the highest; `from` and `to` bound what the query sees.
+void soften(bf16* weights, float* scores, int64_t count, int64_t from, int64_t to, const Shape& s, float* highest, float* total) {
+    const vf scale = splat(s.softcap > 0 ? s.scale : s.scale * LOG2E), cap = splat(s.softcap);
+    vf top = splat(NOTHING);
+    for (int64_t t = 0; t < count; t += W) {
+        vf v = load(scores + t) * scale;
+        if (s.softcap > 0) v = (cap - cap * 2.0f / (exp2(v * (2.0f * LOG2E) / cap) + 1.0f)) * LOG2E;  // cap * tanh(v / cap)
+        const auto bit = [t](int64_t end) { return (1u << std::max<int64_t>(0, std::min<int64_t>(end - t, W))) - 1; };
+        v = (vf)_mm512_mask_mov_ps((__m512)splat(-INFINITY), __mmask16(bit(to) & ~bit(from)), (__m512)v);
+        store(scores + t, v);
+        top = max(v, top);
+    }
+    const float peak = _mm512_reduce_max_ps((__m512)top);
+    const vu ones = vu{} + 0x3f803f80u;
+    vf sums = {};
+    for (int64_t t = 0; t < count; t += 2 * W) {
+        const vf low = exp2(load(scores + t) - peak), high = exp2(load(scores + t + W) - peak);
+        const vu both = (vu)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+        memcpy(weights + t, &both, sizeof both);
+        sums = dots(sums, both, ones);
+    }
+    *highest = peak;
+    *total = _mm512_reduce_add_ps((__m512)sums);
+}
+
 class DotsWorker {
 public:
+    using T = bf16;
     static constexpr int64_t KEYS = aril::KEYS, APART_FROM = PANELS_FROM;
+    static constexpr double WORTH = 1e6;  // about 3 us
     static constexpr int64_t QUERY_ROWS = 96;  // 48: 6% slower on Zen 5
 
     static int64_t size(int64_t tokens, const Shape& s) { return Layout::of(tokens, s).size(); }

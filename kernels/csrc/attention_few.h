@@ -30,7 +30,7 @@ public:
         registers_.shape(TILE, TILE);
         take_memory(task.heads);
         for (int64_t i = 0; i < task.heads; i += together_) begin(task, i);
-        walk_.run(task, nullptr, 0, [&](int64_t chunk, int64_t held, Range heads, Fetch&) {
+        walk_.run(task, nullptr, 0, [&](int64_t chunk, int64_t held, Range heads, Fetch<bf16>&) {
             see(chunk, held, task, heads);
         });
         for (int64_t i = 0; i < task.heads && !g_.parts; i += together_) finish(task.head + i, heads_of(task, i), state(i));
@@ -223,7 +223,7 @@ private:
     const Group& g_;
     const int64_t n_, together_;  // query vectors of a head; heads that pass together
     Tiles registers_;
-    Walk<KEYS> walk_;
+    Walk<bf16, KEYS> walk_;
     float *scores_ = nullptr, *sums_ = nullptr, *part_ = nullptr, *states_ = nullptr;
     bf16 *weights_ = nullptr, *values_ = nullptr, *queries_ = nullptr;
 };

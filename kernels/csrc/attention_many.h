@@ -26,7 +26,7 @@ public:
         take_memory(task.heads);
         for (int64_t i = 0; i < task.heads; i++) begin(task.head + i, i);
         const int64_t pulses = n_ < FETCHES_BELOW ? 3 * UNITS : 0;
-        walk_.run(task, next, pulses, [&](int64_t chunk, int64_t held, Range heads, Fetch& ahead) {
+        walk_.run(task, next, pulses, [&](int64_t chunk, int64_t held, Range heads, Fetch<bf16>& ahead) {
             see({chunk, held, task.head + heads.begin, heads.begin}, ahead);
         });
         for (int64_t i = 0; i < task.heads && !g_.parts; i++) finish(task.head + i, i);
@@ -92,7 +92,7 @@ private:
 
     // Block by block, so that scores and weights stay in L1. (Multiplying for one block while the vectors weigh another took a
     // tenth longer: three blocks of scores do not fit.)
-    void see(const Place& at, Fetch& ahead) {
+    void see(const Place& at, Fetch<bf16>& ahead) {
         lay(at, ahead);
         for (int64_t block = 0; block * COLUMNS < n_; block++) {
             const Range keys = seen(at, block), tiles(2 * block, 2 * block + 1 + is_pair(block));
@@ -109,7 +109,7 @@ private:
     }
 
     // Keys and values of a chunk as left sides.
-    void lay(const Place& at, Fetch& ahead) {
+    void lay(const Place& at, Fetch<bf16>& ahead) {
         const int64_t count = (at.held + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
         for (int64_t t = 0; t < count; t += TILE) key_rows_[t / TILE] = keys_ + t * width_;
         for (int64_t d = 0; d < width_; d += TILE) value_rows_[d / TILE] = values_ + d * KEYS;
@@ -139,7 +139,7 @@ private:
         Product(sums, left, right, (keys.end - keys.begin) / TILE, Range(0, width_ / DIMS)).finish();
     }
 
-    void weigh_tile(const Place& at, int64_t tile, Range keys, Fetch& ahead) {
+    void weigh_tile(const Place& at, int64_t tile, Range keys, Fetch<bf16>& ahead) {
         const State part = this->part(at, tile);
         const Sight sight = Sight::of(ends_ + tile * TILE, at.chunk * KEYS, s_.window);
         weigh(scores(tile), keys, sight, s_, part.highest(), part.total(), [&] { ahead.pulse(); });
@@ -172,7 +172,7 @@ private:
     const Group& g_;
     const int64_t n_, width_, size_;  // query vectors with one key head; floats of a sum and of a state of sixteen
     Tiles registers_;
-    Walk<KEYS> walk_;
+    Walk<bf16, KEYS> walk_;
     const bf16 *key_rows_[KEYS / TILE], **value_rows_ = nullptr;
     float *scores_ = nullptr, *part_ = nullptr, *states_ = nullptr;
     int32_t* ends_ = nullptr;  // of each query: one past the last position that it sees

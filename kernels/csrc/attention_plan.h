@@ -1,8 +1,8 @@
-// How attention over a bfloat16 cache becomes tasks: rows cut into groups of queries, and those into key heads and chunks.
+// How attention over a cache becomes tasks: rows cut into groups of queries, and those into key heads and chunks.
 //
-// A worker says how it likes its groups and computes them: `KEYS` positions of a chunk, `QUERY_ROWS` query vectors of a group
-// where there is a choice, `APART_FROM` of them from which key heads go apart, `size` floats of what is kept of a chunk; and
-// `bring`, `run` and `join_parts`.
+// A worker says how it likes its groups and computes them: of caches of `T`, `KEYS` positions of a chunk, `QUERY_ROWS` query
+// vectors of a group where there is a choice, `APART_FROM` of them from which key heads go apart, `WORTH`: queries times keys
+// times dimensions for which another thread is called, `size` floats of what is kept of a chunk; and `bring`, `run` and `join_parts`.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,7 @@
 namespace aril {
 namespace {
 
-constexpr int64_t TASKS = 4;   // for each thread at least, where rows can be cut
-constexpr double WORTH = 1e6;  // queries times keys times dimensions for which another thread is called (about 3 us)
+constexpr int64_t TASKS_EACH = 4;  // for each thread at least, where rows can be cut
 
 // Some queries of a row that are computed together.
 struct Group {
@@ -33,7 +32,8 @@ struct Task {
 
 // Where the caches hold the positions of a chunk of `keys`, and how many; past the end the last one is repeated, for what is
 // hidden.
-inline int64_t find(const Tensors<bf16>& t, const Shape& s, const Group& group, int64_t chunk, int64_t keys, int64_t* at) {
+template <class T>
+int64_t find(const Tensors<T>& t, const Shape& s, const Group& group, int64_t chunk, int64_t keys, int64_t* at) {
     const int64_t held = std::min(keys, group.end() - chunk * keys), step = s.kv_heads * s.dim;
     const int32_t* blocks = t.block_table + group.row * s.max_blocks;
     int64_t position = chunk * keys, i = 0;
@@ -49,8 +49,10 @@ inline int64_t find(const Tensors<bf16>& t, const Shape& s, const Group& group, 
 // then chunks.
 template <class Worker>
 class Plan {
+    using T = typename Worker::T;
+
 public:
-    Plan(const Tensors<bf16>& t, const Shape& s, int64_t cores) : s_(s) {
+    Plan(const Tensors<T>& t, const Shape& s, int64_t cores) : s_(s) {
         constexpr int64_t KEYS = Worker::KEYS;
         groups_.clear(), tasks_.clear();
         const int64_t most = std::max<int64_t>(1, Worker::QUERY_ROWS / s.shared());
@@ -62,13 +64,13 @@ public:
                 groups_.push_back({row, token, tokens, position, seen / KEYS, (position + tokens + KEYS - 1) / KEYS, 1, nullptr});
                 work += cost(groups_.back());
             }
-        threads_ = int(std::max(1.0, std::min(double(cores), work * double(KEYS * s.heads * s.dim) / WORTH)));
-        const double fair = threads_ > 1 ? work / double(threads_ * TASKS) : INFINITY;
+        threads_ = int(std::max(1.0, std::min(double(cores), work * double(KEYS * s.heads * s.dim) / Worker::WORTH)));
+        const double fair = threads_ > 1 ? work / double(threads_ * TASKS_EACH) : INFINITY;
         for (Group& group : groups_) cut(group, fair);
         lend_memory();
     }
 
-    void run(const Tensors<bf16>& t) const {
+    void run(const Tensors<T>& t) const {
         const Task* tasks = tasks_.data();
         const int64_t count = int64_t(tasks_.size());
         share(threads_, count, [&](int64_t i) {

@@ -190,6 +190,17 @@ ARIL_INLINE float sum(vf v) {
     return lanes[0];
 }
 
+// a * b + c by name: what the compiler fuses by itself may differ from place to place.
+ARIL_INLINE vf fused(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 ARIL_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 
 ARIL_INLINE vf min(vf a, vf b) { return a < b ? a : b; }

@@ -1,6 +1,6 @@
 // What is done to each row alone: norms, gated activations, rotary positions and cache writes. They follow the rounding of the
 // torch references: float32 inside, and one rounding wherever the reference stores a tensor.
-#include "common.h"
+#include "gate.h"
 
 namespace aril {
 namespace {
@@ -86,14 +86,13 @@ void add_row(T* to, const T* x, int64_t size) {
 template <class T>
 void silu_mul_row(T* out, const T* gate, int64_t size) {
     const T* up = gate + size;
-    const auto product = [](vf g, vf u) { return rounded<T>(g / (exp(-g) + 1.0f)) * u; };
     int64_t i = 0;
-    for (; i + W <= size; i += W) store(out + i, product(load(gate + i), load(up + i)));
+    for (; i + W <= size; i += W) store(out + i, gated<T>(load(gate + i), load(up + i)));
     if (i == size) return;
     float last_gate[W] = {}, last_up[W] = {}, last[W];
     copy(last_gate, gate + i, size - i);
     copy(last_up, up + i, size - i);
-    store(last, product(load(last_gate), load(last_up)));
+    store(last, gated<T>(load(last_gate), load(last_up)));
     copy(out + i, last, size - i);
 }
 

@@ -1,7 +1,9 @@
 // Products with weights in codes (ops/grouped.py): a code becomes the float32 W[n, k] in registers and takes part in the same
-// chain of fused multiply-adds as in tile.h, so a row gives the bits that the float32 matrix would give.
+// chain of fused multiply-adds as in tile.h, so a row gives the bits that the float32 matrix would give. Rows of bfloat16 are
+// multiplied in pairs where the machine and the codes allow it (grouped_pairs.h, grouped_words.h).
 #include "bytes.h"
 #include "grouped_pairs.h"
+#include "grouped_words.h"
 #include "product.h"
 
 namespace aril {
@@ -242,6 +244,14 @@ extern "C" void aril_matmul_grouped(void* out, const void* x, const void* low, c
 #if defined(ARIL_PAIRS)
     if (x_dtype == BF16 && multiplied_in_pairs(static_cast<bf16*>(out), static_cast<const bf16*>(x), static_cast<const int64_t*>(order), planes,
                                                static_cast<const float*>(table), bits, values, factors, Product{m, n, k, x_stride}, group, cores))
+        return;
+#endif
+#if defined(ARIL_WORDS)
+    const WordProduct words{low, factors, m, n, k, group};
+    if (x_dtype == BF16 && values == INTEGERS && by_word_reader(bits, words, [&](auto type) {
+            word_product<typename decltype(type)::type>(static_cast<bf16*>(out), static_cast<const bf16*>(x), static_cast<const int64_t*>(order),
+                                                        words, x_stride, cores);
+        }))
         return;
 #endif
     const int64_t low_bits = bits == 2 || bits == 3 ? 2 : 4;

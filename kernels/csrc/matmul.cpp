@@ -80,10 +80,11 @@ void put_row(T* to, const T* from, int64_t k) {
 
 extern "C" int aril_panel_width() { return aril::NR; }
 
+// out[m, n]; n counts the outputs of one of `parts`.
 extern "C" void aril_linear(void* out, const void* x, const void* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
-                            int64_t x_dtype, int64_t w_dtype, int64_t out_dtype, int64_t cores) {
+                            int64_t x_dtype, int64_t w_dtype, int64_t out_dtype, int64_t parts, int64_t cores) {
     using namespace aril;
-    const Product p{m, n, k, x_stride};
+    const Product p{m, n, k, x_stride, parts};
     typed(out, out_dtype, [&](auto* to) {
         if (x_dtype == BF16) return linear(to, static_cast<const bf16*>(x), w, w_dtype, p, cores);
         linear(to, static_cast<const float*>(x), w, w_dtype, p, cores);
@@ -100,13 +101,14 @@ extern "C" int aril_has_pairs() {
 }
 
 extern "C" void aril_linear_pairs(void* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
-                                  int64_t out_dtype, int64_t cores) {
+                                  int64_t out_dtype, int64_t parts, int64_t cores) {
     using namespace aril;
+    const Product p{m, n, k, x_stride, parts};
     typed(out, out_dtype, [&](auto* to) {
 #if defined(ARIL_TILES)
-        tiled_product(to, x, TiledPairs(w, k), Product{m, n, k, x_stride}, cores);
+        tiled_product(to, x, TiledPairs(w, k), p, cores);
 #elif defined(__AVX512BF16__)
-        product(to, x, nullptr, Pairs{w, k}, Product{m, n, k, x_stride}, cores);
+        product(to, x, nullptr, Pairs{w, k}, p, cores);
 #endif
     });
 }

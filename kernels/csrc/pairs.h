@@ -19,9 +19,6 @@ struct PairTables {
     alignas(64) uint8_t low[128], high[128];
 };
 
-// One operation by name: what the compiler fuses by itself may differ from tile to tile.
-ARIL_INLINE vf fused(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-
 ARIL_INLINE __m512i integers_at(const void* p) { return _mm512_loadu_si512(p); }
 
 // Words of LOW bits and, if HIGH, of the bits above them; TERMS values are added up for each code.

@@ -11,6 +11,7 @@
 
 #include <type_traits>
 
+#include "gate.h"
 #include "tile.h"
 
 namespace aril {
@@ -27,21 +28,33 @@ void typed(void* out, int64_t dtype, Run run) {
 }
 
 struct Product {
-    int64_t m, n, k, x_stride;
+    int64_t m, n, k, x_stride;  // n: outputs of a part
+    int64_t parts = 1;          // 2: the weight is a gate and what it lets through, each of whole panels; their results become one
     int64_t panels() const { return (n + NR - 1) / NR; }
+    double work() const { return double(m + 3) * double(n * parts * k) / W; }  // reading the weight is worth three rows
 };
+
+// Sums of a row become its result; those of the second part lie `apart`.
+template <class Out>
+ARIL_INLINE void finish(Out* out, const float* sums, int64_t apart, int64_t width, const Product& p) {
+    if (p.parts == 1) return copy(out, sums, width);
+    for (int64_t i = 0; i < width; i += W)
+        store(out + i, gated<Out>(rounded<Out>(load(sums + i)), rounded<Out>(load(sums + apart + i))));
+}
 
 // Rows top .. top + height of the result in the columns of some panels: all panels through one block of k after the other.
 template <class Out, class Weights>
 void task(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int64_t top, int64_t height, Range panels) {
-    const int64_t cuts = w.cuts(height), group = cuts == 1 ? PAIR : PANELS;
+    const int64_t cuts = w.cuts(height), all = cuts == 1 ? PAIR : PANELS, group = all / p.parts;
     float sums[ROWS * PANELS * NR];
     for (int64_t first = panels.begin; first < panels.end; first += group) {
-        const Range some(first, std::min(first + group, panels.end));
-        for (int64_t cut = 0; cut < cuts; cut++)
-            w.multiply(height, sums, group * NR, x + top * p.x_stride, p.x_stride, some, w.block(cut, cuts), cut > 0);
-        const int64_t column = first * NR, width = std::min((some.end - first) * NR, p.n - column);
-        for (int64_t i = 0; i < height; i++) copy(out + (top + i) * p.n + column, sums + i * group * NR, width);
+        const int64_t last = std::min(first + group, panels.end);
+        for (int64_t part = 0; part < p.parts; part++)
+            for (int64_t cut = 0, skip = part * p.panels(); cut < cuts; cut++)
+                w.multiply(height, sums + part * group * NR, all * NR, x + top * p.x_stride, p.x_stride,
+                           Range(first + skip, last + skip), w.block(cut, cuts), cut > 0);
+        const int64_t column = first * NR, width = std::min((last - first) * NR, p.n - column);
+        for (int64_t i = 0; i < height; i++) finish(out + (top + i) * p.n + column, sums + i * all * NR, group * NR, width, p);
     }
 }
 
@@ -65,7 +78,7 @@ inline bool in_place(const Product&, const float*) { return true; }
 template <class Out, class X, class Weights>
 void product(Out* out, const X* x, const int64_t* order, const Weights& w, Product p, int64_t cores) {
     using In = typename Weights::In;
-    const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);  // reading the weight is worth three rows
+    const int threads = worth(cores, p.work());
     if constexpr (std::is_same_v<X, In>)
         if (!order && in_place(p, x)) return tasks(out, x, w, p, threads);
     static thread_local Scratch scratch;

@@ -71,10 +71,10 @@ extern "C" void aril_pack_split(uint8_t* out, int64_t* fits, const uint16_t* w, 
 }
 
 extern "C" void aril_linear_split(void* out, const uint16_t* x, const uint8_t* w, int64_t m, int64_t n, int64_t k, int64_t x_stride,
-                                  int64_t out_dtype, int64_t cores) {
+                                  int64_t out_dtype, int64_t parts, int64_t cores) {
 #if defined(ARIL_TILES)
     using namespace aril;
-    typed(out, out_dtype, [&](auto* to) { tiled_product(to, x, TiledSplit(w, k), Product{m, n, k, x_stride}, cores); });
+    typed(out, out_dtype, [&](auto* to) { tiled_product(to, x, TiledSplit(w, k), Product{m, n, k, x_stride, parts}, cores); });
 #endif
 }
 

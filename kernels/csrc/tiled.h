@@ -71,17 +71,20 @@ void tiled_sums(Tiles& tiles, float* sums, const bf16* x, const Panels& w, const
 // Rows top .. top + height in the columns of some panels.
 template <class Out, class Panels>
 void tiled_task(Out* out, const bf16* x, const Panels& w, const Product& p, int64_t top, int64_t height, Range panels) {
-    alignas(64) float sums[TILED_ROWS * NR];
+    alignas(64) float sums[2 * TILED_ROWS * NR];
     Tiles tiles;
     x += top * p.x_stride;
     for (int64_t at = panels.begin; at < panels.end; at++) {
-        if (height <= TILED_STEP) {
-            tile_product(tiles, height, sums, NR, x, p.x_stride, w.once(at), (p.k + 1) / 2, false);
-        } else {
-            tiled_sums(tiles, sums, x, w, p, height, at);
+        for (int64_t part = 0; part < p.parts; part++) {
+            float* to = sums + part * TILED_ROWS * NR;
+            const int64_t panel = at + part * p.panels();
+            if (height <= TILED_STEP)
+                tile_product(tiles, height, to, NR, x, p.x_stride, w.once(panel), (p.k + 1) / 2, false);
+            else
+                tiled_sums(tiles, to, x, w, p, height, panel);
         }
         const int64_t column = at * NR, width = std::min<int64_t>(NR, p.n - column);
-        for (int64_t i = 0; i < height; i++) copy(out + (top + i) * p.n + column, sums + i * NR, width);
+        for (int64_t i = 0; i < height; i++) finish(out + (top + i) * p.n + column, sums + i * NR, TILED_ROWS * NR, width, p);
     }
 }
 
@@ -97,7 +100,7 @@ void tiled_tasks(Out* out, const bf16* x, const Panels& w, const Product& p, int
 
 template <class Out, class Panels>
 void tiled_product(Out* out, const bf16* x, const Panels& w, Product p, int64_t cores) {
-    const int threads = worth(cores, double(p.m + 3) * p.n * p.k / W);
+    const int threads = worth(cores, p.work());
     if (p.k % TILE_INPUTS == 0) return tiled_tasks(out, x, w, p, threads);
     static thread_local Scratch scratch;
     const int64_t stride = (p.k + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ...core import pages
 from ...core.log import event, get_logger
-from ..ops.matmul import Weight, linear, pack_panels, packer, rows_of
+from ..ops.activation import silu_mul
+from ..ops.matmul import Weight, linear, linear_silu_mul, pack_panels, packer, rows_of
 from .build import DTYPES, INT, POINTER, function, library, takes
 
 log = get_logger(__name__)
@@ -17,11 +18,11 @@ log = get_logger(__name__)
 PANEL_WIDTH: int = library().aril_panel_width()
 HAS_PAIRS: bool = bool(library().aril_has_pairs())
 
-_linear = function("aril_linear", POINTER, POINTER, POINTER, *[INT] * 8)
-_linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, *[INT] * 6)
+_linear = function("aril_linear", POINTER, POINTER, POINTER, *[INT] * 9)
+_linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, *[INT] * 7)
 _rows_of = function("aril_rows_of", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
 _pack_pairs = function("aril_pack_pairs", POINTER, POINTER, INT, INT, INT, INT)
-_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, *[INT] * 6)
+_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, *[INT] * 7)
 _rows_of_split = function("aril_rows_of_split", POINTER, POINTER, POINTER, INT, INT, INT)
 _pack_split = function("aril_pack_split", POINTER, POINTER, POINTER, INT, INT, INT, INT)
 _split_bytes = library().aril_split_bytes
@@ -93,16 +94,27 @@ def _multiplies(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> 
 )
 def linear_native(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
-    out = x.new_empty(x.shape[0], weight.n, dtype=dtype or x.dtype)
+    return _product(x, weight, dtype or x.dtype, parts=1)
+
+
+@linear_silu_mul.impl("native", when=_multiplies, needs="what linear needs")
+def linear_silu_mul_native(x: Tensor, weight: Weight) -> Tensor:
+    """The sums of a gate's panel and of its partner's meet before either is written."""
+    if weight.n % (2 * PANEL_WIDTH):
+        return silu_mul(linear(x, weight))
+    return _product(x, weight, x.dtype, parts=2)
+
+
+def _product(x: Tensor, weight: Weight, dtype: torch.dtype, *, parts: int) -> Tensor:
+    out = x.new_empty(x.shape[0], weight.n // parts, dtype=dtype)
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr()
-    shape = x.shape[0], weight.n, weight.k, x.stride(0)
+    shape, last = (*out.shape, weight.k, x.stride(0)), (DTYPES[dtype], parts, torch.get_num_threads())
     if weight.layout == "split":
-        _linear_split(*pointers, *shape, DTYPES[out.dtype], torch.get_num_threads())
+        _linear_split(*pointers, *shape, *last)
     elif weight.layout == "pairs":
-        _linear_pairs(*pointers, *shape, DTYPES[out.dtype], torch.get_num_threads())
+        _linear_pairs(*pointers, *shape, *last)
     else:
-        dtypes = DTYPES[x.dtype], DTYPES[weight.dtype], DTYPES[out.dtype]
-        _linear(*pointers, *shape, *dtypes, torch.get_num_threads())
+        _linear(*pointers, *shape, DTYPES[x.dtype], DTYPES[weight.dtype], *last)
     return out
 
 

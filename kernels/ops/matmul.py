@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 from ..cases import Case, Inputs, Tolerances
 from ..dispatch import op
 from ._split import joined
+from .activation import silu_mul
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,12 @@ def linear(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> Tenso
     Where `dtype` is wider than x's torch rounds to x's first; other providers need not.
     """
     return torch_linear(x, unpack(weight)).to(dtype or x.dtype)
+
+
+@op
+def linear_silu_mul(x: Tensor, weight: Weight) -> Tensor:
+    """silu_mul(linear(x, weight)) with its bits: x[T, K] -> [T, N / 2]."""
+    return silu_mul(linear(x, weight))
 
 
 Packer = Callable[[Tensor], Weight | None]
@@ -162,6 +169,20 @@ def _cases(make: Inputs) -> Iterator[Case]:
         yield Case(f"{label}, as it came", (make.normal(rows, k), Weight(w, "rows", n, k)), large=large)
     fused = make.normal(5, 3, 48)
     yield Case("rows that stand apart", (fused[:, 1], pack(make.normal(40, 48, scale=0.1))))
+
+
+@linear_silu_mul.cases(Tolerances(float32=1e-4))
+def _gated_cases(make: Inputs) -> Iterator[Case]:
+    for label, rows, n, k, large in (
+        ("one row", 1, 128, 64, False),
+        ("halves of no whole panels", 7, 100, 33, False),
+        ("no rows", 0, 64, 16, False),
+        ("k in blocks", 29, 128, 2100, False),
+        ("SmolLM2 gate and up, 1 row", 1, 3072, 576, True),
+        ("SmolLM2 gate and up, 512 rows", 512, 3072, 576, True),
+    ):
+        w = make.normal(n, k, scale=k**-0.5)
+        yield Case(label, (make.normal(rows, k), pack(w)), large=large)
 
 
 @rows_of.cases(Tolerances(float32=0.0, bfloat16=0.0))

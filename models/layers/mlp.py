@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...kernels.ops.activation import silu_mul
 from ..batch import ForwardBatch
 from .linear import Linear
 
@@ -17,4 +16,4 @@ class GatedMLP:
         self.down = down
 
     def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        return self.down(silu_mul(self.gate_up(x, batch)), batch)
+        return self.down(self.gate_up.gated(x, batch), batch)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 from aril.kernels import dispatch
+from aril.kernels.ops.activation import silu_mul
 from aril.kernels.ops.attention import paged_attention
 from aril.kernels.ops.lora import ALIGN, DeltaRows, add_delta_
-from aril.kernels.ops.matmul import linear, pack
+from aril.kernels.ops.matmul import linear, linear_silu_mul, pack
 from torch import Tensor
 
 pytestmark = pytest.mark.skipif("native" not in linear.providers(), reason=dispatch.explain(linear))
@@ -40,6 +41,15 @@ def test_a_float32_result_of_bfloat16_is_what_its_bfloat16_result_was_rounded_fr
     wide = linear(x, pack(weight), torch.float32)
     assert torch.equal(wide.bfloat16(), linear(x, pack(weight)))
     assert torch.allclose(wide, x.float() @ weight.float().t(), rtol=1e-4, atol=1e-3)
+
+
+@DTYPES
+@pytest.mark.parametrize("rows", [1, 7, 130])
+@pytest.mark.parametrize("k", [64, 2100], ids="k={}".format)
+def test_a_gate_inside_of_a_product_has_the_bits_of_one_behind_it(dtype: torch.dtype, rows: int, k: int) -> None:
+    x, weight = torch.randn(rows, k, dtype=dtype), pack(torch.randn(192, k).mul(k**-0.5).to(dtype))
+    with linear_silu_mul.force("native"), silu_mul.force("native"):
+        assert torch.equal(linear_silu_mul(x, weight), silu_mul(linear(x, weight)))
 
 
 def attend(
