@@ -26,7 +26,13 @@ struct Plain {
 
     void multiply(int64_t rows, float* sums, int64_t stride, const float* x, int64_t x_stride, Range panels, Range ks,
                   bool onto) const {
-        for (int64_t at = panels.begin; at < panels.end; at++, sums += NR) {
+        int64_t at = panels.begin;
+        for (; rows == 1 && at + 2 <= panels.end; at += 2, sums += 2 * NR) {
+            const T* panel = data + (at * k + ks.begin) * NR;
+            tile_of_two(sums, x + ks.begin, panel, k * NR, ks.end - ks.begin, onto,
+                        Ahead{reinterpret_cast<const char*>(panel + 2 * k * NR), NR * sizeof(T)});
+        }
+        for (; at < panels.end; at++, sums += NR) {
             const T* panel = data + (at * k + ks.begin) * NR;
             panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, ks.end - ks.begin, onto,
                           Ahead{reinterpret_cast<const char*>(panel + k * NR), NR * sizeof(T)});

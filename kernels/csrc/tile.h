@@ -51,6 +51,26 @@ void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T*
     }
 }
 
+// One row times two panels that lie `apart`: the two chains of one would wait for themselves. c has both.
+template <class T>
+void tile_of_two(float* c, const float* x, const T* panel, int64_t apart, int64_t k, bool onto, Ahead ahead) {
+    vf sums[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) sums[i] = onto ? load(c + i * W) : vf{};
+    for (int64_t i = 0; i < k; i++) {
+        vf w[4];
+        prefetch(ahead.at + i * ahead.step);
+        prefetch(ahead.at + i * ahead.step + apart * int64_t(sizeof(T)));
+        load_row(panel + i * NR, w[0], w[1]);
+        load_row(panel + apart + i * NR, w[2], w[3]);
+        const vf value = splat(x[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) sums[j] += value * w[j];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) store(c + i * W, sums[i]);
+}
+
 template <int M, class T>
 ARIL_INLINE void tile_of(int rows, float* c, int64_t c_stride, const float* x, int64_t x_stride, const T* panel, int64_t k,
                          bool onto, Ahead ahead) {
