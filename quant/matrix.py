@@ -16,6 +16,7 @@ from torch import Tensor
 from ..kernels.ops import grouped, int8, matmul
 from ..kernels.ops.activation import silu_mul
 from ..kernels.ops.grouped import GroupedWeight
+from ..kernels.ops.grouped_rows import rows_of_grouped
 from ..kernels.ops.int8 import Int8Weight
 from .activations import AsTheyAre, Rounding, Static8
 from .joining import joined, moved_to
@@ -164,7 +165,7 @@ class GroupedProduct:
         return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return grouped.rows_of_grouped(self.weight, ids).to(dtype)
+        return rows_of_grouped(self.weight, ids).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,17 @@ ARIL_INLINE vf fused(vf a, vf b, vf c) {
 #endif
 }
 
+// A product that is rounded before it is added, as torch's is.
+template <class T>
+ARIL_INLINE T unfused(T product) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_assoc_barrier)
+    return __builtin_assoc_barrier(product);
+#endif
+#endif
+    return product;
+}
+
 ARIL_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 
 ARIL_INLINE vf min(vf a, vf b) { return a < b ? a : b; }

@@ -13,17 +13,6 @@ void each_row(int64_t rows, int64_t size, int64_t cores, Body body) {
     });
 }
 
-// A product that is rounded before it is added, as torch's is.
-template <class T>
-T unfused(T product) {
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_assoc_barrier)
-    return __builtin_assoc_barrier(product);
-#endif
-#endif
-    return product;
-}
-
 template <class T>
 float sum_of_squares(const T* x, int64_t size) {
     vf squares = {};

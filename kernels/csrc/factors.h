@@ -81,7 +81,8 @@ private:
         run([&](int64_t) { return one; });
     }
 
-    // to[count][NR] = the numbers themselves.
+public:
+    // to[count][NR] = the numbers themselves, of groups first .. first + count of a panel.
     void two_levels(const Numbers& numbers, float* to, int64_t panel, int64_t first, int64_t count) const {
         by_number(numbers.fine_type, [&](auto number) {
             const auto* at = static_cast<const decltype(number)*>(numbers.fine) + (panel * groups + first) * NR;

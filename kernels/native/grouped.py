@@ -90,43 +90,38 @@ def _numbers(numbers: Tensor) -> Tensor:
     return pages.moved(filled.view(len(numbers), -1, PANEL_WIDTH).transpose(0, 1))
 
 
+def reads(weight: GroupedWeight) -> bool:
+    """Whether it lies as the kernels read it."""
+    return weight.layout == LAYOUT and weight.planes[0].shape[2] == PANEL_WIDTH
+
+
 @matmul_grouped.impl(
     "native",
-    when=lambda x, weight: weight.layout == LAYOUT and weight.planes[0].shape[2] == PANEL_WIDTH and takes(x),
+    when=lambda x, weight: reads(weight) and takes(x),
     needs=f"float32 or bfloat16 rows on the CPU and a weight in panels of {PANEL_WIDTH}",
 )
 def matmul_grouped_native(x: Tensor, weight: GroupedWeight) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
     out = x.new_empty(x.shape[0], weight.n)
-    scales, mins, zeros = weight.scales, weight.mins, weight.zeros
-    _matmul(
-        out.data_ptr(),
-        x.data_ptr(),
-        weight.planes[0].data_ptr(),
-        _pointer(weight.planes[1] if len(weight.planes) > 1 else None),
-        scales.fine.data_ptr(),
-        _pointer(scales.coarse),
-        None if mins is None else mins.fine.data_ptr(),
-        None if mins is None else _pointer(mins.coarse),
-        zeros.data_ptr() if isinstance(zeros, Tensor) else None,
-        _pointer(weight.table),
-        _pointer(weight.order),
-        x.shape[0],
-        weight.n,
-        weight.k,
-        x.stride(0),
-        DTYPES[x.dtype],
-        weight.bits,
-        VALUES[weight.values],
-        weight.group,
-        0 if isinstance(zeros, Tensor) else zeros,
-        _types(scales),
-        scales.span,
-        0 if mins is None else _types(mins),
-        1 if mins is None else mins.span,
-        torch.get_num_threads(),
-    )
+    shape = *out.shape, weight.k, x.stride(0), DTYPES[x.dtype]
+    _matmul(out.data_ptr(), x.data_ptr(), *pointers(weight), *shape, *kinds(weight), torch.get_num_threads())
     return out
+
+
+def pointers(weight: GroupedWeight) -> Iterator[int | None]:
+    """Where all of it lies, in the order of csrc/grouped.cpp; None = there is no such thing."""
+    mins = None if weight.mins is None else weight.mins.fine, None if weight.mins is None else weight.mins.coarse
+    zeros = weight.zeros if isinstance(weight.zeros, Tensor) else None
+    yield weight.planes[0].data_ptr()
+    yield _pointer(weight.planes[1] if len(weight.planes) > 1 else None)
+    yield from map(_pointer, (weight.scales.fine, weight.scales.coarse, *mins, zeros, weight.table, weight.order))
+
+
+def kinds(weight: GroupedWeight) -> tuple[int, ...]:
+    """What its codes and numbers are, in the order of csrc/grouped.cpp."""
+    zero = 0 if isinstance(weight.zeros, Tensor) else weight.zeros
+    mins = (0, 1) if weight.mins is None else (_types(weight.mins), weight.mins.span)
+    return weight.bits, VALUES[weight.values], weight.group, zero, _types(weight.scales), weight.scales.span, *mins
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

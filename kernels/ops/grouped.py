@@ -57,8 +57,8 @@ class Groups:
 
     def of_outputs(self, ids: Tensor) -> Groups:
         """The numbers of outputs `ids` [T] alone: [G, T]."""
-        coarse = None if self.coarse is None else _numbers_of(self.coarse, ids)
-        return replace(self, fine=_numbers_of(self.fine, ids), coarse=coarse)
+        coarse = None if self.coarse is None else numbers_of(self.coarse, ids)
+        return replace(self, fine=numbers_of(self.fine, ids), coarse=coarse)
 
     @property
     def nbytes(self) -> int:
@@ -126,16 +126,7 @@ def _values(weight: GroupedWeight, codes: Tensor) -> Tensor:
     return table[codes.long()]
 
 
-def rows_of_grouped(weight: GroupedWeight, ids: Tensor) -> Tensor:
-    """Rows `ids` [T] int64 of the matrix: [T, K] float32. The look-up of an embedding that is kept in codes."""
-    codes = _codes_of_rows(weight, ids)
-    zeros = _numbers_of(weight.zeros, ids) if isinstance(weight.zeros, Tensor) else weight.zeros
-    mins = None if weight.mins is None else weight.mins.of_outputs(ids)
-    few = replace(weight, planes=(codes,), layout="codes", n=len(ids), zeros=zeros, mins=mins)
-    return dense(replace(few, scales=weight.scales.of_outputs(ids)))
-
-
-def _codes_of_rows(weight: GroupedWeight, ids: Tensor) -> Tensor:
+def codes_of_rows(weight: GroupedWeight, ids: Tensor) -> Tensor:
     """The codes of outputs `ids` [T]: uint8 [T, K]."""
     if weight.layout not in ("panels", "pairs"):
         return codes_of(replace(weight, planes=tuple(_rows_of(plane, ids) for plane in weight.planes)))
@@ -166,7 +157,8 @@ def _rows_of(plane: Tensor, ids: Tensor) -> Tensor:
     return plane[ids] if plane.dim() == 2 else plane[ids // plane.shape[2], :, ids % plane.shape[2]]
 
 
-def _numbers_of(numbers: Tensor, ids: Tensor) -> Tensor:
+def numbers_of(numbers: Tensor, ids: Tensor) -> Tensor:
+    """The numbers of outputs `ids` [T] alone: [G, T]."""
     return numbers[:, ids] if numbers.dim() == 2 else _rows_of(numbers, ids).t()
 
 
@@ -248,7 +240,7 @@ def pair_order(weight: GroupedWeight) -> Tensor:
 
 def codes_of_panels(weight: GroupedWeight) -> Tensor:
     """The codes of layouts `panels` and `pairs`."""
-    return _codes_of_rows(weight, torch.arange(weight.n, device=weight.planes[0].device))
+    return codes_of_rows(weight, torch.arange(weight.n, device=weight.planes[0].device))
 
 
 _unpackers["rows"] = lambda weight: _joined(weight, weight.planes)
@@ -256,13 +248,15 @@ _unpackers["rows"] = lambda weight: _joined(weight, weight.planes)
 
 @matmul_grouped.cases(Tolerances(float32=1e-4))
 def _cases(make: Inputs) -> Iterator[Case]:
-    for label, rows, weight, large in _weights(make):
+    for label, rows, weight, large in some_weights(make):
         x = make.normal(rows, weight.k)
         for packed in packings(weight):
             yield Case(f"{label}, in {packed.layout}", (x, packed), large=large)
 
 
-def _weights(make: Inputs) -> Iterator[tuple[str, int, GroupedWeight, bool]]:
+def some_weights(make: Inputs) -> Iterator[tuple[str, int, GroupedWeight, bool]]:
+    """Of every kind, in layout `codes`: (label, rows to multiply, weight, whether it is of serving size)."""
+
     def weight(n: int, k: int, bits: int, group: int, **more: object) -> GroupedWeight:
         groups = -(-k // group)
         scales = Groups(make.normal(groups, n, scale=2.0**-bits * k**-0.5, dtype=torch.float16))

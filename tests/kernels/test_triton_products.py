@@ -8,7 +8,8 @@ import pytest
 import torch
 from aril.core.platform import detect
 from aril.kernels.cases import Inputs
-from aril.kernels.ops.grouped import GroupedWeight, Groups, matmul_grouped, pack_rows, rows_of_grouped
+from aril.kernels.ops.grouped import GroupedWeight, Groups, matmul_grouped, pack_rows
+from aril.kernels.ops.grouped_rows import rows_of_grouped
 
 pytest.importorskip("triton")
 grouped = pytest.importorskip("aril.kernels.triton.grouped")

@@ -18,8 +18,8 @@ from aril.kernels.ops.grouped import (
     dense,
     matmul_grouped,
     pack,
-    rows_of_grouped,
 )
+from aril.kernels.ops.grouped_rows import rows_of_grouped
 from torch import Tensor
 
 pytestmark = pytest.mark.skipif("native" not in matmul.linear.providers(), reason=dispatch.explain(matmul.linear))

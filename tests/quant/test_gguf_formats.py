@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from aril.core.errors import Unsupported
-from aril.kernels.ops.grouped import pack, rows_of_grouped
+from aril.kernels.ops.grouped import pack
+from aril.kernels.ops.grouped_rows import rows_of_grouped
 from aril.models.base import Decoder
 from aril.models.loader import load_model
 from aril.models.source import locate
