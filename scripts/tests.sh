@@ -31,8 +31,8 @@ settle() { # STATUS, NAME, ARGUMENTS: the status when what failed has been asked
     end_of $!
 }
 
-ask 2700 half "${half[@]}" "$@" & first=$!
-ask 2700 rest "${rest[@]}" "$@" >"$heard" 2>&1 & second=$!
+ask 3900 half "${half[@]}" "$@" & first=$!
+ask 3900 rest "${rest[@]}" "$@" >"$heard" 2>&1 & second=$!
 end_of $first; first=$?
 end_of $second; second=$?
 cat "$heard"
