@@ -87,7 +87,7 @@ class Graphed:
         self._spare = spare_rows(spare_blocks)
         # by frame, and the rank that adapters' scratch is for; the last used stands last; None = it was refused
         self._recorded: OrderedDict[tuple[Frame, int], _Recorded | None] = OrderedDict()
-        self._was_refused = False
+        self._refusals: set[str] = set()  # each is told once
 
     def run(self, rows: Rows) -> Passed:
         frame = self._recorder.frame(rows)
@@ -119,10 +119,10 @@ class Graphed:
         try:
             return _Recorded(self._recorder.record(lambda: forward(batch)), batch.rows)
         except Unsupported as error:
-            if not self._was_refused:
+            if error.message not in self._refusals:
                 tokens = len(batch.tokens)
                 log.warning(event("step_not_recorded", tokens=tokens, reason=error.message, effect="slower steps"))
-            self._was_refused = True
+            self._refusals.add(error.message)
             return None
 
 

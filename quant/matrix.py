@@ -44,6 +44,21 @@ class Product(Protocol):
         """Rows ids[T] int64 of the matrix: [T, K] in `dtype`. The look-up of an embedding."""
 
 
+class Rounded:
+    """A product that knows no shorter way to what is made of its results."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
+
+    def gated(self, x: Tensor) -> Tensor:
+        return silu_mul(self(x))
+
+
 class Matrix(Protocol):
     """A matrix [n, k] as a checkpoint means it."""
 
@@ -142,7 +157,7 @@ class GroupedMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedProduct:
+class GroupedProduct(Rounded):
     """Codes in their device's layout."""
 
     weight: GroupedWeight
@@ -157,12 +172,6 @@ class GroupedProduct:
         if _is_compared(x) and self.rounding != AS_THEY_ARE:
             return _as_tools_multiply(rounded, grouped.dense(self.weight))
         return grouped.matmul_grouped(rounded, self.weight)
-
-    def wide(self, x: Tensor) -> Tensor:
-        return self(x).float()
-
-    def gated(self, x: Tensor) -> Tensor:
-        return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return rows_of_grouped(self.weight, ids).to(dtype)
@@ -205,7 +214,7 @@ class Int8Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Product:
+class Int8Product(Rounded):
     """int8 in its device's layout."""
 
     weight: Int8Weight
@@ -222,12 +231,6 @@ class Int8Product:
         if _is_compared(x):
             return _as_tools_multiply(int8.dense_rows(rows), int8.dense(self.weight))
         return int8.matmul_int8(rows, self.weight, x.dtype)
-
-    def wide(self, x: Tensor) -> Tensor:
-        return self(x).float()
-
-    def gated(self, x: Tensor) -> Tensor:
-        return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         found = int8.integers_of(self.weight)[ids].float() * self.weight.scales[ids][:, None]
@@ -250,7 +253,7 @@ def _as_tools_multiply(x: Tensor, dense: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class SideBySide:
+class SideBySide(Rounded):
     """Matrices of different kinds that read the same rows: their outputs one after the other."""
 
     products: tuple[Product, ...]
@@ -261,12 +264,6 @@ class SideBySide:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([product(x) for product in self.products], dim=1)
-
-    def wide(self, x: Tensor) -> Tensor:
-        return self(x).float()
-
-    def gated(self, x: Tensor) -> Tensor:
-        return silu_mul(self(x))
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         raise AssertionError("an embedding is one matrix")

@@ -15,7 +15,7 @@
 namespace aril {
 
 constexpr int64_t WORD_ROWS = 96;     // of x that stay in L2 while the panels pass by
-constexpr int64_t WORD_PANELS = 8;    // of one task, whose sums stay in L2
+constexpr int64_t WORD_PANELS = 8;    // of one task at most
 constexpr int64_t WORD_BLOCK = 256;   // inputs of a panel that are read once for many rows: 16 KiB of L1
 constexpr int64_t WORD_GROUPS = 32;   // whose factors are made at once
 constexpr int64_t WORD_TASKS = 4;     // for each thread at least

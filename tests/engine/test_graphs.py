@@ -16,10 +16,12 @@ from aril.engine.request import Request
 from aril.engine.step import NewRow, Row
 from aril.kernels import dispatch
 from aril.kernels.ops.matmul import linear
+from aril.lora.adapter import AdapterRef
 from aril.models.attention.base import choose
 from aril.models.loader import load_model
 from aril.models.source import locate
-from builders.engines import ask, greedy, make_config, run
+from builders.adapters import make_adapter
+from builders.engines import ask, greedy, make_config, make_engine, run
 from builders.models import make_model
 
 BLOCK_SIZE = 4
@@ -137,3 +139,24 @@ def test_long_prompts_give_the_same_tokens_when_their_steps_are_recorded(folder,
         ]
 
     assert tokens() == tokens(enforce_eager=True)
+
+
+def test_recorded_chunks_follow_the_adapters_of_their_step(folder, tmp_path):
+    refs = [AdapterRef(name, 1, f"digest of {name}") for name in "ab"]
+    folders = {ref: make_adapter(tmp_path / ref.name, folder, seed=at) for at, ref in enumerate(refs)}
+    prompts = [[5 + at, 6, 7, 9] * 5 for at in range(3)]
+
+    def tokens(turn: int, engine: Engine) -> list[list[int]]:
+        requests = ask(prompts, greedy(6))
+        for at, request in enumerate(requests):
+            request.adapter = (*refs, None)[(at + turn) % 3]
+        return [told.token_ids for told in run(engine, requests)]
+
+    def turns(**flags: object) -> list[list[list[int]]]:
+        few = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "enable_prefix_caching": False}
+        engine = make_engine(folder, folders, **few, **flags)
+        return [tokens(turn, engine) for turn in range(6)]
+
+    recorded = turns()
+    assert recorded == turns(enforce_eager=True)
+    assert recorded[0] != recorded[1]

@@ -99,6 +99,30 @@ def test_bfloat16_rows_meet_the_numbers_that_the_codes_mean(kind: str) -> None:
 
 
 @KINDS
+def test_a_large_input_costs_its_neighbours_little(kind: str) -> None:
+    x, given = torch.randn(9, K), ALL[kind]()
+    x[:, 5::300] *= 500
+    x = x.bfloat16()
+    w = dense(given).double()
+    expected, most = x.double() @ w.t(), x.double().abs().amax(1, keepdim=True) * w.abs().sum(1)
+    found = matmul_grouped(x, pack(given)).double()
+    assert ((found - expected).abs() <= 2.0**-8 * expected.abs() + 2.0**-16 * most).all()
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["4 bits", "8 bits", "zero points", "minima"])
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_a_row_that_is_not_finite_says_so_and_harms_no_other(dtype: torch.dtype, kind: str, broken: float) -> None:
+    x, packed = torch.randn(9, K, dtype=dtype), pack(ALL[kind]())
+    sound = matmul_grouped(x, packed)
+    x[4, 77] = broken
+    found = matmul_grouped(x, packed)
+    assert not found[4].isfinite().any()
+    others = [row for row in range(9) if row != 4]
+    assert torch.equal(found[others], sound[others])
+
+
+@KINDS
 def test_panels_are_read_back_as_they_were_given(kind: str) -> None:
     given = ALL[kind]()
     packed = pack(given)
