@@ -72,7 +72,6 @@ def test_another_model_is_refused_by_both_names(base: Fingerprint, name: str) ->
     told = contradiction(name, base) or ""
     assert name in told
     assert base.name in told
-    assert "force" in told
 
 
 PATHS = ["/home/x/checkpoints/base", "./base", "../Llama-3.1-8B", "output/checkpoint-500", "models/chatglm-6b", "base"]
