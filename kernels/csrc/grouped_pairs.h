@@ -145,7 +145,7 @@ private:
 template <class Reader>
 void paired_tasks(bf16* out, const PairedRows& x, const PairedProduct& p, int threads) {
     const int64_t down = (p.m + ROWS_PAIRED - 1) / ROWS_PAIRED, panels = p.panels();
-    const int64_t across = std::max((panels + PANELS_PAIRED - 1) / PANELS_PAIRED, std::min<int64_t>(panels, threads * TASKS_PAIRED));
+    const int64_t across = tasks_of(panels, PANELS_PAIRED, threads, TASKS_PAIRED);
     const PairedCodes<Reader> codes(p);
     share(threads, down * across, [&](int64_t at) {
 #if defined(ARIL_TILES)

@@ -45,7 +45,7 @@ ARIL_INLINE void finish(Out* out, const float* sums, int64_t apart, int64_t widt
 // Rows top .. top + height of the result in the columns of some panels: all panels through one block of k after the other.
 template <class Out, class Weights>
 void task(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int64_t top, int64_t height, Range panels) {
-    const int64_t cuts = w.cuts(height), all = cuts == 1 ? PAIR : PANELS, group = all / p.parts;
+    const int64_t cuts = w.cuts(height), all = cuts == 1 ? PAIR * p.parts : PANELS, group = all / p.parts;
     float sums[ROWS * PANELS * NR];
     for (int64_t first = panels.begin; first < panels.end; first += group) {
         const int64_t last = std::min(first + group, panels.end);
@@ -62,7 +62,7 @@ void task(Out* out, const typename Weights::In* x, const Weights& w, const Produ
 template <class Out, class Weights>
 void tasks(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int threads) {
     const int64_t down = (p.m + ROWS - 1) / ROWS, panels = p.panels();
-    const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
+    const int64_t across = tasks_of(panels, PANELS, threads, TASKS);
     share(threads, down * across, [&](int64_t at) {
         const int64_t top = at / across * ROWS;
         task(out, x, w, p, top, std::min(ROWS, p.m - top), Range(panels, at % across, across));

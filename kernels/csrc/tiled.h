@@ -91,7 +91,7 @@ void tiled_task(Out* out, const bf16* x, const Panels& w, const Product& p, int6
 template <class Out, class Panels>
 void tiled_tasks(Out* out, const bf16* x, const Panels& w, const Product& p, int threads) {
     const int64_t down = (p.m + TILED_ROWS - 1) / TILED_ROWS, panels = p.panels();
-    const int64_t across = std::max((panels + PANELS - 1) / PANELS, std::min<int64_t>(panels, threads * TASKS));
+    const int64_t across = tasks_of(panels, PANELS, threads, TASKS);
     share(threads, down * across, [&](int64_t at) {
         const Range rows(p.m, at / across, down);
         tiled_task(out, x, w, p, rows.begin, rows.end - rows.begin, Range(panels, at % across, across));
