@@ -29,15 +29,16 @@ struct Plain {
         int64_t at = panels.begin;
         for (; rows == 1 && at + 2 <= panels.end; at += 2, sums += 2 * NR) {
             const T* panel = data + (at * k + ks.begin) * NR;
-            tile_of_two(sums, x + ks.begin, panel, k * NR, ks.end - ks.begin, onto,
-                        Ahead{reinterpret_cast<const char*>(panel + 2 * k * NR), NR * sizeof(T)});
+            const Ahead ahead[2] = {next(panel + 2 * k * NR), next(panel + 3 * k * NR)};
+            tile_of_two(sums, x + ks.begin, panel, panel + k * NR, ks.end - ks.begin, onto, ahead);
         }
         for (; at < panels.end; at++, sums += NR) {
             const T* panel = data + (at * k + ks.begin) * NR;
-            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, ks.end - ks.begin, onto,
-                          Ahead{reinterpret_cast<const char*>(panel + k * NR), NR * sizeof(T)});
+            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, ks.end - ks.begin, onto, next(panel + k * NR));
         }
     }
+
+    static Ahead next(const T* panel) { return {reinterpret_cast<const char*>(panel), NR * sizeof(T)}; }
 };
 
 #if defined(__AVX512BF16__)

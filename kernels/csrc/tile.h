@@ -51,18 +51,17 @@ void tile(float* c, int64_t c_stride, const float* x, int64_t x_stride, const T*
     }
 }
 
-// One row times two panels that lie `apart`: the two chains of one would wait for themselves. c has both.
+// One row times two panels: the two chains of one would wait for themselves. c has both.
 template <class T>
-void tile_of_two(float* c, const float* x, const T* panel, int64_t apart, int64_t k, bool onto, Ahead ahead) {
+void tile_of_two(float* c, const float* x, const T* first, const T* second, int64_t k, bool onto, const Ahead (&ahead)[2]) {
     vf sums[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) sums[i] = onto ? load(c + i * W) : vf{};
     for (int64_t i = 0; i < k; i++) {
         vf w[4];
-        prefetch(ahead.at + i * ahead.step);
-        prefetch(ahead.at + i * ahead.step + apart * int64_t(sizeof(T)));
-        load_row(panel + i * NR, w[0], w[1]);
-        load_row(panel + apart + i * NR, w[2], w[3]);
+        for (const Ahead& one : ahead) prefetch(one.at + i * one.step);
+        load_row(first + i * NR, w[0], w[1]);
+        load_row(second + i * NR, w[2], w[3]);
         const vf value = splat(x[i]);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) sums[j] += value * w[j];

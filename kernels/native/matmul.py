@@ -22,20 +22,23 @@ _linear = function("aril_linear", POINTER, POINTER, POINTER, *[INT] * 9)
 _linear_pairs = function("aril_linear_pairs", POINTER, POINTER, POINTER, *[INT] * 7)
 _rows_of = function("aril_rows_of", POINTER, POINTER, POINTER, INT, INT, INT, INT, INT)
 _pack_pairs = function("aril_pack_pairs", POINTER, POINTER, INT, INT, INT, INT)
-_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, *[INT] * 7)
+_linear_split = function("aril_linear_split", POINTER, POINTER, POINTER, *[INT] * 8)
 _rows_of_split = function("aril_rows_of_split", POINTER, POINTER, POINTER, INT, INT, INT)
 _pack_split = function("aril_pack_split", POINTER, POINTER, POINTER, INT, INT, INT, INT)
 _split_bytes = library().aril_split_bytes
 _split_bytes.argtypes, _split_bytes.restype = (INT,), INT
 
-HAS_TILES: bool = _split_bytes(1) > 0
+HAS_SPLIT: bool = _split_bytes(1) > 0
+# Where weights are split: on kinds of processors on which it was measured to pay. The others can; 16 rows wait for
+# products rather than for memory on Zen 4, and decoding would be a tenth of them.
+SPLITS = library().variant in {"amx_bf16", "avx2"}
 
 
 def _size(n: int, k: int, dtype: torch.dtype) -> int | None:
     if dtype not in DTYPES:
         return None
     panels = -(-n // PANEL_WIDTH)
-    if dtype == torch.bfloat16 and HAS_TILES:
+    if dtype == torch.bfloat16 and SPLITS:
         return panels * int(_split_bytes(k))
     return panels * PANEL_WIDTH * (k + k % 2 if dtype == torch.bfloat16 and HAS_PAIRS else k) * dtype.itemsize
 
@@ -45,8 +48,13 @@ def pack_native(w: Tensor) -> Weight | None:
     """Panels as wide as the machine's register tile."""
     if not takes(w):
         return None
+    return (split_of(w) if SPLITS else None) or whole(w)
+
+
+def whole(w: Tensor) -> Weight:
+    """In all of its bytes."""
     if HAS_PAIRS and w.dtype == torch.bfloat16:
-        return split_of(w) or pairs_of(w)
+        return pairs_of(w)
     weight = pack_panels(w, PANEL_WIDTH)
     return replace(weight, data=pages.moved(weight.data))
 
@@ -60,10 +68,10 @@ def pairs_of(w: Tensor) -> Weight:
 
 
 def split_of(w: Tensor) -> Weight | None:
-    """In three quarters of the bytes, for products in tiles, which wait for memory and for nothing else. None where
-    there are no tiles, or for numbers that have too little in common.
+    """In three quarters of the bytes, for which most products wait. None for what is not bfloat16, for numbers that
+    have too little in common, and where the kernels split nothing.
     """
-    if not HAS_TILES:
+    if not HAS_SPLIT or w.dtype != torch.bfloat16:
         return None
     n, k = w.shape
     data = pages.zeros((-(-n // PANEL_WIDTH), _split_bytes(k)), torch.uint8)
@@ -77,20 +85,20 @@ def split_of(w: Tensor) -> Weight | None:
 
 def _reads(weight: Weight) -> bool:
     if weight.layout == "split":
-        return HAS_TILES
+        return HAS_SPLIT
     return weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data)
 
 
 def _multiplies(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> bool:
     if not takes(x) or not _reads(weight) or (dtype or x.dtype) not in DTYPES:
         return False
-    return weight.layout == "panels" or (HAS_PAIRS and x.dtype == weight.dtype)
+    return x.dtype == weight.dtype or not (HAS_PAIRS and weight.layout in ("pairs", "split"))
 
 
 @linear.impl(
     "native",
     when=_multiplies,
-    needs=f"float32 or bfloat16 rows on the CPU, a weight in panels of {PANEL_WIDTH} (pairs and split: bfloat16 rows)",
+    needs=f"float32 or bfloat16 rows on the CPU (of the weight's type for pairs), a weight in panels of {PANEL_WIDTH}",
 )
 def linear_native(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
     """Each row's result has the same bits whatever shares the call."""
@@ -110,7 +118,7 @@ def _product(x: Tensor, weight: Weight, dtype: torch.dtype, *, parts: int) -> Te
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr()
     shape, last = (*out.shape, weight.k, x.stride(0)), (DTYPES[dtype], parts, torch.get_num_threads())
     if weight.layout == "split":
-        _linear_split(*pointers, *shape, *last)
+        _linear_split(*pointers, *shape, DTYPES[x.dtype], *last)
     elif weight.layout == "pairs":
         _linear_pairs(*pointers, *shape, *last)
     else:

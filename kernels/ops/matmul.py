@@ -7,7 +7,7 @@ panels  data [ceil(N / P), K, P]: P outputs side by side, the last panel filled 
         float32 vectors of one load.
 pairs   data [ceil(N / P), ceil(K / 2), P, 2]: two inputs of an output side by side, for dot products of
         pairs. Outputs that fill up the last panel are zeros, and so is the partner of an odd K's last input.
-split   pairs of bfloat16 in three quarters of their bytes, without loss: _split.py.
+split   panels or pairs of bfloat16 in three quarters of their bytes, without loss: _split.py.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def unpack(weight: Weight) -> Tensor:
     if weight.layout == "rows":
         return weight.data
     if weight.layout == "split":
-        return unpack(_as_pairs(weight))
+        return unpack(_joined(weight))
     if weight.layout == "pairs":
         return _outputs_first(weight).flatten(2).flatten(0, 1)[: weight.n, : weight.k]
     return _outputs_first(weight).reshape(-1, weight.k)[: weight.n]
@@ -130,7 +130,7 @@ def rows_of(weight: Weight, ids: Tensor) -> Tensor:
     if weight.layout == "rows":
         return weight.data[ids]
     if weight.layout == "split":
-        weight = _as_pairs(weight)
+        weight = _joined(weight)
     width = weight.data.shape[2]
     panel, row = ids // width, ids % width
     if weight.layout == "pairs":
@@ -138,8 +138,8 @@ def rows_of(weight: Weight, ids: Tensor) -> Tensor:
     return _outputs_first(weight)[panel, row // (width // 2), row % (width // 2)]
 
 
-def _as_pairs(weight: Weight) -> Weight:
-    return Weight(joined(weight.data, weight.k), "pairs", weight.n, weight.k)
+def _joined(weight: Weight) -> Weight:
+    return Weight(*joined(weight.data, weight.k), weight.n, weight.k)
 
 
 def _outputs_first(weight: Weight) -> Tensor:

@@ -1,18 +1,18 @@
-"""A weight in three quarters of its bytes is the weight that was given, and multiplies to the same bits as in pairs."""
+"""A weight in three quarters of its bytes is the one that was given, and multiplies to the bits of all of them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from aril.kernels import dispatch
-from aril.kernels.ops.matmul import Weight, linear, pack, pack_pairs, rows_of, unpack
+from aril.kernels.ops.matmul import Weight, linear, pack, rows_of, unpack
 from torch import Tensor
 
 if "native" not in linear.providers():
     pytest.skip(f"no native kernels here; {dispatch.explain(linear)}", allow_module_level=True)
 from aril.kernels.native import matmul
 
-pytestmark = pytest.mark.skipif(not matmul.HAS_TILES, reason="this machine has no tile registers")
+pytestmark = pytest.mark.skipif(not matmul.HAS_SPLIT, reason="these kernels split nothing")
 
 SHAPES = [(1, 64), (32, 64), (50, 33), (97, 200), (576, 1536)]
 
@@ -27,8 +27,8 @@ def weight(n: int, k: int) -> Tensor:
 
 def split(w: Tensor) -> Weight:
     """In the layout that is tested here."""
-    found = pack(w)
-    assert found.layout == "split"
+    found = matmul.split_of(w)
+    assert found is not None
     return found
 
 
@@ -50,14 +50,18 @@ def test_nothing_is_lost(n: int, k: int) -> None:
 
 def test_it_takes_three_quarters_of_the_bytes() -> None:
     w = weight(1536, 576)
-    assert split(w).data.nbytes < 0.77 * w.nbytes
+    assert split(w).data.nbytes < 0.78 * w.nbytes
+
+
+def test_weights_are_split_where_that_pays() -> None:
+    assert (pack(weight(64, 64)).layout == "split") == matmul.SPLITS
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 32, 33, 96, 300, 700])
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_products_have_the_bits_of_pairs(n: int, k: int, rows: int) -> None:
+def test_products_have_the_bits_of_what_is_not_split(n: int, k: int, rows: int) -> None:
     w, x = weight(n, k), torch.randn(rows, k).bfloat16()
-    assert torch.equal(linear(x, split(w)), linear(x, pack_pairs(w, matmul.PANEL_WIDTH)))
+    assert torch.equal(linear(x, split(w)), linear(x, matmul.whole(w)))
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
@@ -81,11 +85,12 @@ def test_an_input_that_is_large_in_all_rows_is_no_surprise() -> None:
     assert torch.equal(unpack(split(w.bfloat16())), w.bfloat16())
 
 
-def test_numbers_of_all_sizes_stay_in_pairs_and_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_numbers_of_all_sizes_stay_whole_and_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "aril")
     w = torch.randint(1, 255, (40, 64)).to(torch.int16).mul(128).view(torch.bfloat16)
+    assert matmul.split_of(w) is None
     packed = pack(w)
-    assert packed.layout == "pairs"
+    assert packed.layout == ("pairs" if matmul.HAS_PAIRS else "panels")
     assert "weight_not_split outputs=40 inputs=64" in caplog.text
     assert torch.equal(bits(unpack(packed)), bits(w))
 
