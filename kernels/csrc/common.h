@@ -290,12 +290,6 @@ inline int worth(int64_t threads, double operations) {
     return int(std::max(1.0, std::min(double(threads), operations / 6e3)));
 }
 
-// Into how many tasks so many panels fall: of at most `most`, for each thread the same number of them and at least `each`.
-inline int64_t tasks_of(int64_t panels, int64_t most, int64_t threads, int64_t each) {
-    const int64_t for_each = std::max((panels + most * threads - 1) / (most * threads), each);
-    return std::min(panels, for_each * threads);
-}
-
 // run(a range) for pieces of `count` things, a few for each thread.
 template <class Run>
 void share_ranges(int64_t threads, int64_t count, Run run) {

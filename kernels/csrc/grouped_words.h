@@ -27,7 +27,7 @@ struct WordFactors {
     const Number *scales, *offsets;  // offsets: null where there are none
 };
 
-// dots[M][NR] += x times the units of a piece.
+// dots[M][NR] += x times the unit at input k.
 template <int M, class Source>
 ARIL_INLINE void add_unit(vu (&dots)[M][2], const WordRows& x, const Source& source, int64_t k) {
     typename Source::Unit unit;
@@ -45,7 +45,7 @@ ARIL_INLINE void add_unit(vu (&dots)[M][2], const WordRows& x, const Source& sou
     }
 }
 
-// sums[M][NR] += x times the units of some groups, from the first one on. GROUP: inputs of all of them, where it is known.
+// sums[M][NR] += x times the units of some groups, from the first one on. GROUP: inputs of each of them; 0: p knows.
 template <int M, int64_t GROUP, class Source, class Number>
 __attribute__((noinline)) void word_tile(float* sums, int64_t stride, WordRows x, const Source& source, WordFactors<Number> factors,
                                          int64_t inputs, const WordProduct& p) {

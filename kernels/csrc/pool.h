@@ -16,6 +16,12 @@ int thread_number();
 
 constexpr int64_t MOST_PARTS = 64;
 
+// Into how many tasks so many things fall: of at most `most`, and where there are enough as many for each thread, at least `each`.
+inline int64_t tasks_of(int64_t things, int64_t most, int64_t threads, int64_t each) {
+    const int64_t for_each = std::max((things + most * threads - 1) / (most * threads), each);
+    return std::min(things, for_each * threads);
+}
+
 // Whether nobody was before it: share() begins a part at i.
 inline bool begins_part(int64_t threads, int64_t count, int64_t i) {
     const int64_t parts = std::min({threads, count, MOST_PARTS}), part = (i * parts + count - 1) / count;

@@ -18,7 +18,8 @@ namespace aril {
 
 constexpr int64_t ROWS = 96;   // rows of x that stay in L2 while the panels pass by
 constexpr int64_t PANELS = 8;  // of one task, whose partial sums stay in L2 when k is cut
-constexpr int64_t PAIR = 2;    // panels at once when it is not
+constexpr int64_t PAIR = 2;    // of each part at once when it is not
+static_assert(2 * PAIR <= PANELS, "sums of a task have room for PANELS");
 constexpr int64_t TASKS = 2;   // for each thread at least: one that is held up must not hold up the others (4: up to 7% slower)
 
 // run(`out` as what it points to)

@@ -44,7 +44,7 @@ void split_product(Out* out, const bf16* x, const SplitWeight& w, const Product&
 
 #else
 
-// For product.h, which counts in units.
+// For product.h; its blocks of k are counted in units.
 struct Split {
 #if defined(__AVX512BF16__)
     using In = bf16;
@@ -52,8 +52,8 @@ struct Split {
     using In = float;
 #endif
     static constexpr int64_t UNITS = 10;  // of a panel in L1 beside the rows of x, decoded
-    // Units that memory runs ahead. Where two panels pass at once each has half of it (both cores of Zen 3, one row times
-    // SmolLM2's layers: 13.0 ms, and 13.9 three units ahead of either).
+    // Units that memory runs ahead, and where two panels pass at once (both cores of Zen 3, one row times SmolLM2's layers: 13.0 ms,
+    // and 13.9 three units ahead of either).
     static constexpr int64_t NEAR_UNITS = 3, NEAR_OF_TWO = 2;
 
     const SplitWeight weight;

@@ -19,7 +19,7 @@ namespace aril {
 
 constexpr int64_t SPLIT_UNIT = 1024, SPLIT_INPUTS = SPLIT_UNIT / NR;
 constexpr int64_t UNIT_POINTERS = SPLIT_UNIT / 2, UNIT_BYTES = UNIT_POINTERS + SPLIT_UNIT;
-constexpr int64_t HALVES = 2 * W;  // numbers of a vector
+constexpr int64_t HALVES = 2 * W;  // 16-bit numbers of a vector
 constexpr int64_t SYMBOLS = 16;
 constexpr int64_t RARE = 16, RARE_A_UNIT = 4;  // room in the list; SmolLM2-135M has 0.07 a unit on average, 0.9 in its worst panel
 
@@ -52,7 +52,7 @@ inline int64_t split_place(int64_t input, int64_t output) {
 #endif
 }
 
-// Where among two vectors of bytes that of a number of four vectors stands.
+// Where in a vector of bytes that of a number of two vectors stands.
 inline int64_t split_byte(int64_t at) { return at % HALVES / 8 * 16 + at / HALVES * 8 + at % 8; }
 
 typedef uint16_t Words __attribute__((vector_size(HALVES * 2)));
@@ -192,7 +192,7 @@ public:
         for (uint8_t pointer = 0; pointer < SYMBOLS; pointer++) {
             const auto commonest = std::max_element(counts, counts + 256) - counts;
             header_->table[pointer] = uint8_t(commonest);
-            if (counts[commonest] >= 0) pointers_[commonest] = pointer;
+            pointers_[commonest] = pointer;
             counts[commonest] = -1;
         }
         return bf16(header_->table[0] << 8);

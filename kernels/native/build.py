@@ -42,7 +42,7 @@ class Library(ctypes.CDLL):
 
     def __init__(self, path: Path, variant: Variant) -> None:
         super().__init__(str(path))
-        self.variant = variant.name
+        self.variant, self.splits = variant.name, variant.splits
 
 
 @functools.cache

@@ -28,19 +28,24 @@ _pack_split = function("aril_pack_split", POINTER, POINTER, POINTER, INT, INT, I
 _split_bytes = library().aril_split_bytes
 _split_bytes.argtypes, _split_bytes.restype = (INT,), INT
 
-HAS_SPLIT: bool = _split_bytes(1) > 0
-# Where weights are split: on kinds of processors on which it was measured to pay. The others can; 16 rows wait for
-# products rather than for memory on Zen 4, and decoding would be a tenth of them.
-SPLITS = library().variant in {"amx_bf16", "avx2"}
+CAN_SPLIT: bool = _split_bytes(1) > 0
 
 
 def _size(n: int, k: int, dtype: torch.dtype) -> int | None:
     if dtype not in DTYPES:
         return None
-    panels = -(-n // PANEL_WIDTH)
-    if dtype == torch.bfloat16 and SPLITS:
-        return panels * int(_split_bytes(k))
-    return panels * PANEL_WIDTH * (k + k % 2 if dtype == torch.bfloat16 and HAS_PAIRS else k) * dtype.itemsize
+    each = _split_bytes(k) if _splits(k, dtype) else _whole_bytes(k, dtype)
+    return -(-n // PANEL_WIDTH) * each
+
+
+def _whole_bytes(k: int, dtype: torch.dtype) -> int:
+    """Of a panel."""
+    return PANEL_WIDTH * (k + k % 2 if dtype == torch.bfloat16 and HAS_PAIRS else k) * dtype.itemsize
+
+
+def _splits(k: int, dtype: torch.dtype) -> bool:
+    """Whether panels of k inputs are split: units that are filled up may be more bytes than a few inputs have."""
+    return library().splits and dtype == torch.bfloat16 and _split_bytes(k) < _whole_bytes(k, dtype)
 
 
 @packer("native", _size)
@@ -48,7 +53,7 @@ def pack_native(w: Tensor) -> Weight | None:
     """Panels as wide as the machine's register tile."""
     if not takes(w):
         return None
-    return (split_of(w) if SPLITS else None) or whole(w)
+    return (split_of(w) if _splits(w.shape[1], w.dtype) else None) or whole(w)
 
 
 def whole(w: Tensor) -> Weight:
@@ -68,10 +73,10 @@ def pairs_of(w: Tensor) -> Weight:
 
 
 def split_of(w: Tensor) -> Weight | None:
-    """In three quarters of the bytes, for which most products wait. None for what is not bfloat16, for numbers that
-    have too little in common, and where the kernels split nothing.
+    """In three quarters of the bytes, for which products of few rows wait. None for what is not bfloat16, for numbers
+    that have too little in common or are none, and where the kernels split nothing.
     """
-    if not HAS_SPLIT or w.dtype != torch.bfloat16:
+    if not CAN_SPLIT or w.dtype != torch.bfloat16 or not w.numel():
         return None
     n, k = w.shape
     data = pages.zeros((-(-n // PANEL_WIDTH), _split_bytes(k)), torch.uint8)
@@ -85,14 +90,16 @@ def split_of(w: Tensor) -> Weight | None:
 
 def _reads(weight: Weight) -> bool:
     if weight.layout == "split":
-        return HAS_SPLIT
+        return CAN_SPLIT
     return weight.layout != "rows" and weight.data.shape[2] == PANEL_WIDTH and takes(weight.data)
 
 
 def _multiplies(x: Tensor, weight: Weight, dtype: torch.dtype | None = None) -> bool:
     if not takes(x) or not _reads(weight) or (dtype or x.dtype) not in DTYPES:
         return False
-    return x.dtype == weight.dtype or not (HAS_PAIRS and weight.layout in ("pairs", "split"))
+    if not HAS_PAIRS:
+        return weight.layout != "pairs"
+    return weight.layout == "panels" or x.dtype == weight.dtype
 
 
 @linear.impl(

@@ -20,8 +20,8 @@ HEADER, UNIT, NUMBERS = 64, 1536, 1024
 
 
 def joined(data: Tensor, k: int) -> tuple[Tensor, str]:
-    """The panels of K inputs as they are when not split, and the name of that layout: bfloat16 [panels, ceil(K / 2), P,
-    2] and `pairs`, or [panels, K, P] and `panels`.
+    """The panels of K inputs as they are when not split, but for what fills them up, and the name of that layout:
+    bfloat16 [panels, ceil(K / 2), P, 2] and `pairs`, or [panels, K, P] and `panels`.
     """
     width, together = data[0, 20:22].tolist()
     panels, units = len(data), -(-k * width // NUMBERS)

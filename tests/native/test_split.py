@@ -11,8 +11,9 @@ from torch import Tensor
 if "native" not in linear.providers():
     pytest.skip(f"no native kernels here; {dispatch.explain(linear)}", allow_module_level=True)
 from aril.kernels.native import matmul
+from aril.kernels.native.build import library
 
-pytestmark = pytest.mark.skipif(not matmul.HAS_SPLIT, reason="these kernels split nothing")
+pytestmark = pytest.mark.skipif(not matmul.CAN_SPLIT, reason="these kernels split nothing")
 
 SHAPES = [(1, 64), (32, 64), (50, 33), (97, 200), (576, 1536)]
 
@@ -54,7 +55,8 @@ def test_it_takes_three_quarters_of_the_bytes() -> None:
 
 
 def test_weights_are_split_where_that_pays() -> None:
-    assert (pack(weight(64, 64)).layout == "split") == matmul.SPLITS
+    assert (pack(weight(64, 64)).layout == "split") == library().splits
+    assert pack(weight(64, 1)).layout != "split"  # a unit that is filled up
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 32, 33, 96, 300, 700])
