@@ -7,7 +7,7 @@
 # have ended: a claim that fails twice does not hold. A run that was cut short (not status 1) is not asked again.
 set -uo pipefail -m # -m: a process of its own group hears of Ctrl-C from here alone, and is not deaf to it
 cd "$(dirname "$0")/.."
-half=(tests/bench tests/cli tests/docs) # they start `aril` again and again, and take as long as all others
+half=(tests/bench tests/cli tests/docs tests/quant tests/server) # half of the time: the first three start `aril` again and again
 rest=("${half[@]/#/--ignore=}")
 heard=$(mktemp)
 trap 'rm -f "$heard"' EXIT
