@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..kernels.ops.lora import DeltaRows, add_delta_
+from ..kernels.ops.lora import DeltaRows, add_delta_, foresee_delta
 
 ENTRY = 3  # where A starts, where B starts, rank
 
@@ -42,6 +42,11 @@ class Delta:
         self.arena = arena  # [E]: every loaded adapter's numbers, shared by all Linears
         self.table = table  # [num_slots, num_parts, 3] int64
         self.parts = parts  # (first output, outputs) of each part
+
+    def foresee(self, x: Tensor, rows: DeltaRows | None) -> None:
+        """Before the product of x[T, in]: what add_ will read after it."""
+        if rows is not None:
+            foresee_delta(self.arena, self.table, rows, self.parts, x.shape[1])
 
     def add_(self, y: Tensor, x: Tensor, rows: DeltaRows | None) -> None:
         """y[T, out] += each row's own update of x[T, in], in place; None when no row has an adapter."""

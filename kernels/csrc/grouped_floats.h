@@ -164,7 +164,8 @@ private:
         for (int64_t at = panels.begin; at < panels.end; at++, sums += NR) {
             factors_.read(scales, offsets, at, first, count, Reader::LACK);
             widen(panel, at, ks, shape_.group, Scaled{scales, offsets, 0});
-            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, length, onto);
+            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, length, onto, {nullptr, 0},
+                          bringer.take(length * tiles_of(rows)));
         }
     }
 

@@ -5,6 +5,7 @@
 #include "adapters_pairs.h"
 #include "adapters_tiles.h"
 #include "adapters_wide.h"
+#include "foreseen.h"
 #include "tape.h"
 
 namespace aril {
@@ -159,6 +160,7 @@ extern "C" void aril_add_delta(void* y, const void* x, const void* arena, const 
                                const void* pieces, const void* parts, int64_t k, int64_t num_pieces, int64_t num_parts,
                                int64_t y_stride, int64_t x_stride, int64_t dtype, int64_t cores) {
     using namespace aril;
+    foreseen().clear();
     const Shape shape{k, num_pieces, num_parts, y_stride, x_stride};
     const auto run = [&](auto zero, auto products) {
         using T = decltype(zero);
@@ -181,4 +183,26 @@ extern "C" void aril_add_delta(void* y, const void* x, const void* arena, const 
     dtype == BF16 ? run(bf16{}, OfHalves{}) : run(float{}, OfFloats{});
 }
 
+// A's and B's that the next aril_add_delta of this thread reads; `size` is that of a number. Products of pairs bring nothing: they
+// wait for memory themselves.
+extern "C" void aril_foresee_delta(const void* arena, const void* table, const void* pieces, const void* parts, int64_t k,
+                                   int64_t num_pieces, int64_t num_parts, int64_t size) {
+#if !defined(__AVX512BF16__)
+    using namespace aril;
+    const auto* numbers = static_cast<const char*>(arena);
+    const auto* piece = static_cast<const Piece*>(pieces);
+    foreseen().clear();
+    for (int64_t at = 0, slot = 0; at < num_pieces && piece[at].tokens() > 0; slot = piece[at++].slot) {
+        const Entry* entries = static_cast<const Entry*>(table) + piece[at].slot * num_parts;
+        for (int64_t part = 0; part < num_parts && piece[at].slot != slot; part++) {
+            const Entry& e = entries[part];
+            if (e.rank == 0) continue;
+            foreseen().add(numbers + e.a_at * size, e.rank * k * size);
+            foreseen().add(numbers + e.b_at * size, e.rank * static_cast<const Part*>(parts)[part].size * size);
+        }
+    }
+#endif
+}
+
 ARIL_TAPED(aril_add_delta)
+ARIL_TAPED(aril_foresee_delta)

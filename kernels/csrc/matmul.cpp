@@ -34,7 +34,9 @@ struct Plain {
         }
         for (; at < panels.end; at++, sums += NR) {
             const T* panel = data + (at * k + ks.begin) * NR;
-            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, ks.end - ks.begin, onto, next(panel + k * NR));
+            const int64_t length = ks.end - ks.begin;
+            panel_product(rows, sums, stride, x + ks.begin, x_stride, panel, length, onto, next(panel + k * NR),
+                          bringer.take(length * tiles_of(rows)));
         }
     }
 

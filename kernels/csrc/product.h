@@ -11,8 +11,8 @@
 
 #include <type_traits>
 
+#include "foreseen.h"
 #include "gate.h"
-#include "tile.h"
 
 namespace aril {
 
@@ -64,9 +64,15 @@ template <class Out, class Weights>
 void tasks(Out* out, const typename Weights::In* x, const Weights& w, const Product& p, int threads) {
     const int64_t down = (p.m + ROWS - 1) / ROWS, panels = p.panels();
     const int64_t across = tasks_of(panels, PANELS, threads, TASKS);
+    const Foreseen& next = foreseen();
     share(threads, down * across, [&](int64_t at) {
-        const int64_t top = at / across * ROWS;
-        task(out, x, w, p, top, std::min(ROWS, p.m - top), Range(panels, at % across, across));
+        const int64_t top = at / across * ROWS, height = std::min(ROWS, p.m - top);
+        const Range some(panels, at % across, across);
+        const bool waits_for_products = p.m > MR && down == 1;
+        if (waits_for_products)
+            bringer = Bringer(next, Range(next.bytes(), at, across), (some.end - some.begin) * p.parts * p.k * tiles_of(height));
+        task(out, x, w, p, top, height, some);
+        bringer = {};
     });
 }
 

@@ -94,7 +94,8 @@ private:
 #if defined(__AVX512BF16__)
         panel_dots(rows, sums, stride, x, x_stride, w, (inputs(units) + 1) / 2, onto, Ahead{reinterpret_cast<const char*>(ahead), 2 * STEP});
 #else
-        panel_product(rows, sums, stride, x, x_stride, w, inputs(units), onto, Ahead{reinterpret_cast<const char*>(ahead), STEP});
+        panel_product(rows, sums, stride, x, x_stride, w, inputs(units), onto, Ahead{reinterpret_cast<const char*>(ahead), STEP},
+                      bringer.take(inputs(units) * tiles_of(rows)));
 #endif
     }
 

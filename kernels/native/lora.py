@@ -8,10 +8,11 @@ import functools
 import torch
 from torch import Tensor
 
-from ..ops.lora import DeltaRows, add_delta_
+from ..ops.lora import DeltaRows, add_delta_, foresee_delta
 from .build import DTYPES, INT, POINTER, function, takes
 
 _add_delta = function("aril_add_delta", *[POINTER] * 7, *[INT] * 7)
+_foresee_delta = function("aril_foresee_delta", *[POINTER] * 4, *[INT] * 4)
 
 
 @functools.cache
@@ -46,4 +47,21 @@ def add_delta_native_(
         x.stride(0),
         DTYPES[y.dtype],
         torch.get_num_threads(),
+    )
+
+
+@foresee_delta.impl("native", when=lambda arena, *_, **__: takes(arena), needs="a CPU arena of float32 or bfloat16")
+def foresee_delta_native(
+    arena: Tensor, table: Tensor, rows: DeltaRows, parts: tuple[tuple[int, int], ...], in_features: int
+) -> None:
+    """The products of up to 96 rows bring it, where they are none of pairs (csrc/foreseen.h)."""
+    _foresee_delta(
+        arena.data_ptr(),
+        table.data_ptr(),
+        rows.pieces.data_ptr(),
+        ctypes.addressof(_columns(parts)),
+        in_features,
+        rows.pieces.shape[0],
+        len(parts),
+        arena.itemsize,
     )

@@ -87,6 +87,23 @@ def add_delta_(
     y.index_copy_(0, adapted, wide_y.to(y.dtype))
 
 
+@op
+def foresee_delta(
+    arena: Tensor, table: Tensor, rows: DeltaRows, parts: tuple[tuple[int, int], ...], in_features: int
+) -> None:
+    """Say what the next `add_delta_` will read, so that memory brings it while the product before it is computed.
+
+    `in_features` is K, the rest as there. It changes no number.
+    """
+
+
+@foresee_delta.cases(Tolerances())
+def _foreseen(make: Inputs) -> Iterator[Case]:
+    for case in _cases(make):
+        _, x, *arguments = case.args
+        yield Case(case.label, (*arguments, x.shape[1]), large=case.large)
+
+
 @add_delta_.cases(Tolerances(float32=2e-5))
 def _cases(make: Inputs) -> Iterator[Case]:
     # (label, slot of each token, rank of each slot and part, K, sizes of the parts, large)

@@ -50,6 +50,9 @@ class LinearSpec:
 class Delta(Protocol):
     """What adapters add to a Linear."""
 
+    def foresee(self, x: Tensor, rows: Any) -> None:
+        """A hint, before the product of x[T, in]."""
+
     def add_(self, y: Tensor, x: Tensor, rows: Any) -> None:
         """y[T, out] += each row's own update of x[T, in], in place."""
 
@@ -76,6 +79,8 @@ class Linear:
     def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """x[T, in_features] -> [T, out_features]."""
         assert self.product is not None
+        if self.delta is not None:
+            self.delta.foresee(x, batch.rows)
         y = self.product(x)
         if self.delta is not None:
             self.delta.add_(y, x, batch.rows)
