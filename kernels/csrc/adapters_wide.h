@@ -1,5 +1,5 @@
 // The adapters' products with every number widened to float32: one chain of fused multiply-adds for each column of B,
-// two for each lane of a row of A. Of bfloat16, which load_row() takes in pairs, x is kept in their order.
+// one for each lane of a row of A. Of bfloat16, which load_row() takes in pairs, x is kept in their order.
 #pragma once
 
 #include <type_traits>

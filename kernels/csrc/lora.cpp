@@ -183,8 +183,8 @@ extern "C" void aril_add_delta(void* y, const void* x, const void* arena, const 
     dtype == BF16 ? run(bf16{}, OfHalves{}) : run(float{}, OfFloats{});
 }
 
-// A's and B's that the next aril_add_delta of this thread reads; `size` is that of a number. Products of pairs bring nothing: they
-// wait for memory themselves.
+// A's and B's that the next aril_add_delta of this thread reads; `size` is that of a number. Products of bfloat16 pairs do
+// not bring them.
 extern "C" void aril_foresee_delta(const void* arena, const void* table, const void* pieces, const void* parts, int64_t k,
                                    int64_t num_pieces, int64_t num_parts, int64_t size) {
 #if !defined(__AVX512BF16__)
