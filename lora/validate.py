@@ -120,7 +120,8 @@ def raise_problems(problems: list[str]) -> None:
     """Raise InvalidAdapter when there is anything to tell."""
     if not problems:
         return
-    rest = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    more = len(problems) - 1
+    rest = f" (and {more} more problem{'s' * (more > 1)})" if more else ""
     raise InvalidAdapter(f"this adapter cannot be served: {problems[0]}{rest}", problems=problems)
 
 

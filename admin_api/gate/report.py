@@ -70,4 +70,4 @@ class Report:
 def shortened(problems: Sequence[str]) -> list[str]:
     """The first ones, and how many there are besides."""
     rest = len(problems) - MAX_PROBLEMS
-    return list(problems) if rest <= 0 else [*problems[:MAX_PROBLEMS], f"and {rest} more problems"]
+    return list(problems) if rest <= 0 else [*problems[:MAX_PROBLEMS], f"and {rest} more problem{'s' * (rest > 1)}"]

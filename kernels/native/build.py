@@ -116,7 +116,8 @@ def _fitting() -> list[Variant]:
     if chosen := os.environ.get(VARIANT):
         names = [variant.name for variant in fitting]
         if chosen not in names:
-            raise InvalidRequest(f"{VARIANT} is {chosen!r}; this machine runs {', '.join(names)}", param=VARIANT)
+            runs = f"this machine runs {', '.join(names)}; ATEN_CPU_CAPABILITY=default is for the generic ones"
+            raise InvalidRequest(f"{VARIANT} is {chosen!r}; {runs}", param=VARIANT)
         return fitting[names.index(chosen) :]
     return fitting
 
