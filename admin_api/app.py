@@ -38,7 +38,7 @@ from .routes.files import FileRoutes
 from .routes.incoming import IncomingRoutes
 from .routes.keys import KeyRoutes
 from .routes.tenants import TenantRoutes
-from .routes.uploads import PREFIX, UploadRoutes
+from .routes.uploads import UploadRoutes
 from .routes.usage import UsageRoutes
 from .routes.vllm import VllmRoutes
 from .server_id import new_server_id
@@ -51,9 +51,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The registry, ready to be mounted. Whoever mounts `router` also answers core.errors over HTTP."""
+    """The registry, ready to be mounted. Whoever mounts `routers` also answers core.errors over HTTP."""
 
-    router: APIRouter
+    routers: list[APIRouter]
     service: AdapterService
     catalog: AdapterCatalog
     keyring: Keyring
@@ -120,20 +120,6 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
     service.catalog.on_failure(canaries.failed)
     books = Books(database, Quotas(keyring.limits), [AdapterMetrics(), shadows, canaries])
     arrivals = Arrivals(settings, database, store, service, new_server_id())
-    present = APIRouter(dependencies=guard(keyring))
-    present.include_router(IncomingRoutes(service, arrivals, settings.max_upload_bytes).router)
-    present.include_router(AliasRoutes(service, shadows, canaries).router)
-    present.include_router(AdapterRoutes(service).router)
-    present.include_router(UploadRoutes(arrivals).router)
-    present.include_router(TenantRoutes(database, keyring, service).router)
-    present.include_router(KeyRoutes(database, keyring).router)
-    past = APIRouter(dependencies=guard(keyring, keyring.looking_back))
-    past.include_router(UsageRoutes(database, books, engine.model.id).router)
-    past.include_router(AuditRoutes(database).router)
-    router = APIRouter()
-    router.include_router(present, prefix=PREFIX)
-    router.include_router(past, prefix=PREFIX)
-    router.include_router(VllmRoutes(service, arrivals).router, dependencies=guard(keyring))
     responses = (
         Responses(database, days=settings.response_days, max_bytes=settings.response_bytes)
         if settings.response_days
@@ -142,14 +128,24 @@ def build(settings: AdminSettings, engine: EngineClient, store: AdapterStore, ta
     batches = Worker(database, keyring.stands_for, new_server_id(), lines_at_once=settings.batch_lines)
     sweeps = [batches.sweep] if responses is None else [batches.sweep, responses.sweep]
     reconciler = Reconciler(service, database, settings.reconcile_seconds, sweeps)
-    openai = APIRouter(dependencies=front(keyring))
-    openai.include_router(FileRoutes(database, settings.max_file_bytes).router)
-    openai.include_router(BatchRoutes(database, batches).router)
-    router.include_router(openai)
+    present, past, openai = guard(keyring), guard(keyring, keyring.looking_back), front(keyring)
+    faces = (
+        IncomingRoutes(present, service, arrivals, settings.max_upload_bytes),
+        AliasRoutes(present, service, shadows, canaries),
+        AdapterRoutes(present, service),
+        UploadRoutes(present, arrivals),
+        TenantRoutes(present, database, keyring, service),
+        KeyRoutes(present, database, keyring),
+        UsageRoutes(past, database, books, engine.model.id),
+        AuditRoutes(past, database),
+        VllmRoutes(present, service, arrivals),
+        FileRoutes(openai, database, settings.max_file_bytes),
+        BatchRoutes(openai, database, batches),
+    )
     feed = Feed(database, [keyring, service])
     gate = Gate(service, database, store, engine, targets)
     return Admin(
-        router=router,
+        routers=[each.router for each in faces],
         service=service,
         catalog=service.catalog,
         keyring=keyring,

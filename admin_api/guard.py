@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -12,19 +12,21 @@ from fastapi.security import HTTPBearer
 from ..core.callers import Caller, Scope
 from .keyring import Keyring
 
+PREFIX = "/admin/v1"  # of all routes of the face
+Door = Sequence[Dependency]  # what stands before each of some routes
 Acting = Callable[[Caller, str | None], Caller]
 BEARER = HTTPBearer(auto_error=False, scheme_name="key")  # tells OpenAPI; it checks nothing
 MAX_ORIGIN = 64  # characters of an address that rows keep
 READING = ("GET", "HEAD", "OPTIONS")
 
 
-def guard(keyring: Keyring, acting: Acting | None = None) -> list[Dependency]:
+def guard(keyring: Keyring, acting: Acting | None = None) -> Door:
     """What every route of the face stands behind: reading asks for one scope, all else for another. `acting` says who
     somebody is in the tenant of `?tenant=`, by default `keyring.acting`."""
     return [Depends(BEARER), Depends(_check(keyring, acting or keyring.acting))]
 
 
-def front(keyring: Keyring) -> list[Dependency]:
+def front(keyring: Keyring) -> Door:
     """What the registry's routes of /v1 stand behind: a key that may infer, or none where none is asked for."""
 
     async def check(request: Request) -> None:

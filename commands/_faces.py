@@ -71,7 +71,7 @@ async def _live(house: House, options: HouseOptions, door: Door, announce: Calla
             manners=manners,
             trusts_templates=options.server.trust_request_chat_template,
             formats=Formats.of(house.engine.text, options.server.tool_call_parser, options.server.reasoning_parser),
-            routers=[admin.router],
+            routers=admin.routers,
         )
         shelf = app.state.face.responses
         ending.push_async_callback(shelf.close)  # after a second signal nobody else does

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 
 from .. import __version__
 from ..engine.client import EngineClient
@@ -13,7 +13,7 @@ from ..engine.metering import Free, Meter
 from ..lora.catalog import Catalog
 from . import chat, completions, embeddings, errors, health, models, tokens
 from .auth import Anyone, KeyVerifier
-from .deps import BEARER, MAX_BODY, Face, caller_of
+from .deps import MAX_BODY, Face
 from .formats import Formats
 from .generation import Here
 from .manners import Manners
@@ -24,7 +24,6 @@ from .responses.shelf import Shelf
 from .responses.store import ResponseStore
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-BY_KEY = (Depends(BEARER), Depends(caller_of))
 
 
 def create_app(
@@ -42,7 +41,7 @@ def create_app(
     routers: Sequence[APIRouter] = (),
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """The application that serves `engine`; `routers` are those of other faces, which keep their own door.
+    """The application that serves `engine`; `routers` are those of other faces, whose routes have their own door.
 
     Without `keys` everybody may call, without `scrapers` everybody read /metrics, without a `meter` nothing is counted,
     without `kept` no response is kept, without `formats` calls are read as the chat template teaches them.
@@ -69,18 +68,21 @@ def create_app(
     )
     errors.install(app)
     manners.teach(app)
-    app.include_router(health.router)
+    app.routes.extend(health.router.routes)
     include_inference(app)
-    app.include_router(responses.router, dependencies=BY_KEY)
-    for router in routers:
-        app.include_router(router)
+    for router in (responses.router, *routers):
+        app.routes.extend(router.routes)
     return app
 
 
 def include_inference(app: FastAPI) -> None:
-    """The routes that ask nothing of this process but its face: any process may serve them."""
+    """The routes that ask nothing of this process but its face: any process may serve them.
+
+    They are whole, with their door, and become those of `app` as they are. The framework's way to include a router
+    would build each of them again, some milliseconds a route at every start, and look through all at every request.
+    """
     for module in (chat, completions, embeddings, messages, models, tokens):
-        app.include_router(module.router, dependencies=BY_KEY)
+        app.routes.extend(module.router.routes)
 
 
 def _closing(shelf: Shelf, lifespan: Lifespan | None) -> Lifespan:

@@ -15,7 +15,7 @@ from ..core.callers import Caller
 from ..engine.request import Chunk
 from .answers import ChatChunk, ChatCompletion
 from .body import reads
-from .deps import AskerDep, Face, FaceDep
+from .deps import BY_KEY, AskerDep, Face, FaceDep
 from .generation import Choice
 from .logprobs import chat_content, of_prompt
 from .openapi import answers
@@ -25,7 +25,7 @@ from .sse import EventStream, event, unless_gone
 from .turn import News, Said, Turn, begin
 from .writing import OneByOne, answered
 
-router = APIRouter()
+router = APIRouter(dependencies=BY_KEY)
 ANSWERS = answers(ChatCompletion, event=ChatChunk)
 
 

@@ -19,7 +19,7 @@ from ..engine.request import Chunk, TokenLogprobs
 from . import prompts, sampling
 from .answers import Completion
 from .body import reads, size_of
-from .deps import AskerDep, Face, FaceDep, resolved
+from .deps import BY_KEY, AskerDep, Face, FaceDep, resolved
 from .generation import Choice, Collected, Generation, new_id
 from .logprobs import CompletionLogprobs, Speller, of_prompt
 from .openapi import answers
@@ -32,7 +32,7 @@ from .writing import answered, framed
 
 Json = dict[str, Any]
 
-router = APIRouter()
+router = APIRouter(dependencies=BY_KEY)
 ANSWERS = answers(Completion, event=Completion)
 TEXTS = {skips: SamplingParams(skip_special_tokens=skips) for skips in (True, False)}  # uncut
 

@@ -103,5 +103,6 @@ async def _asker(face: FaceDep, caller: CallerDep) -> Caller:
     return caller
 
 
+BY_KEY = (Depends(BEARER), Depends(caller_of))  # what every route of the face stands behind
 AskerDep = Annotated[Caller, Depends(_asker)]
 """Who calls for a generation. A full server says so here: before it reads a body, so it stands before the body."""

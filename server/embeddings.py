@@ -22,7 +22,7 @@ from ..engine.request import Vector
 from . import prompts
 from .answers import EmbeddingList
 from .body import reads, size_of
-from .deps import AskerDep, Face, FaceDep, resolved
+from .deps import BY_KEY, AskerDep, Face, FaceDep, resolved
 from .generation import Generation, Usage, new_id
 from .openapi import answers
 from .request_ids import named
@@ -31,7 +31,7 @@ from .sse import unless_gone
 from .standing import standing_of
 from .unsupported import EMBEDDINGS, ignored, refuse
 
-router = APIRouter()
+router = APIRouter(dependencies=BY_KEY)
 ONE = ("input", 1)  # vector of each input
 
 

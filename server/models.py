@@ -13,10 +13,10 @@ from ..core.errors import NotFound
 from ..engine.client import EngineFacts, ModelInfo
 from ..lora.catalog import CatalogEntry
 from .answers import Model, ModelList
-from .deps import CallerDep, FaceDep
+from .deps import BY_KEY, CallerDep, FaceDep
 from .openapi import answers
 
-router = APIRouter()
+router = APIRouter(dependencies=BY_KEY)
 
 
 @router.get("/v1/models", responses=answers(ModelList))

@@ -13,13 +13,13 @@ from ..core.errors import InvalidRequest
 from . import prompts
 from .answers import Text, Tokens
 from .body import reads, size_of
-from .deps import CallerDep, Face, FaceDep, resolved
+from .deps import BY_KEY, CallerDep, Face, FaceDep, resolved
 from .openapi import answers
 from .schemas import DetokenizeRequest, TokenizeRequest
 from .tool_use import schemas_of, shown
 from .writing import OneByOne, in_pieces
 
-router = APIRouter()
+router = APIRouter(dependencies=BY_KEY)
 
 
 @router.post("/tokenize", openapi_extra=describes(TokenizeRequest), responses=answers(Tokens))

@@ -13,7 +13,7 @@ from .. import repo
 from ..adapters import AdapterService
 from ..bodies import reads
 from ..etags import IfMatch, tagged
-from ..guard import CallerDep, SeenDep
+from ..guard import PREFIX, CallerDep, Door, SeenDep
 from ..names import MAX_QUERY
 from ..pages import PageDep
 from ..replies import Answer, OnceDep
@@ -27,9 +27,9 @@ ONE = "/adapters/{name:path}"
 class AdapterRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, service: AdapterService) -> None:
+    def __init__(self, door: Door, service: AdapterService) -> None:
         self._service = service
-        self.router = APIRouter(tags=["adapters"])
+        self.router = APIRouter(prefix=PREFIX, tags=["adapters"], dependencies=door)
         add = self.router.add_api_route
         add("/adapters", self.list, methods=["GET"], response_model=AdapterList)
         add(ONE + "/revisions", self.revisions, methods=["GET"])

@@ -15,7 +15,7 @@ from ..adapters import AdapterService
 from ..bodies import reads
 from ..canaries import Canaries
 from ..etags import IfMatch, tagged
-from ..guard import CallerDep
+from ..guard import PREFIX, CallerDep, Door
 from ..names import check_alias
 from ..replies import Answer, OnceDep
 from ..schemas import AliasChange, AliasList, AliasView, Deleted, Seen, SeenAlias
@@ -28,11 +28,11 @@ ONE = ALL + "/{alias}"
 class AliasRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, service: AdapterService, shadows: Shadows, canaries: Canaries) -> None:
+    def __init__(self, door: Door, service: AdapterService, shadows: Shadows, canaries: Canaries) -> None:
         self._service = service
         self._shadows = shadows
         self._canaries = canaries
-        self.router = APIRouter(tags=["aliases"])
+        self.router = APIRouter(prefix=PREFIX, tags=["aliases"], dependencies=door)
         add = self.router.add_api_route
         put = describes(AliasChange)
         add(ONE, self.put, methods=["PUT"], response_model=AliasView, openapi_extra=put)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from ..audit import Kind
 from ..chain import verify
 from ..db import Database
-from ..guard import OperatorDep, SeenDep
+from ..guard import PREFIX, Door, OperatorDep, SeenDep
 from ..pages import ListView, PageDep
 from ..tables import AuditLine
 
@@ -64,9 +64,9 @@ class VerificationView(BaseModel):
 class AuditRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, door: Door, database: Database) -> None:
         self._database = database
-        self.router = APIRouter(tags=["audit"])
+        self.router = APIRouter(prefix=PREFIX, tags=["audit"], dependencies=door)
         self.router.add_api_route("/audit", self.list, methods=["GET"])
         self.router.add_api_route("/audit/verify", self.verify, methods=["GET"])
 

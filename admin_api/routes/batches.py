@@ -15,7 +15,7 @@ from ..batches.ids import cursor
 from ..batches.views import BatchView, Listed, NewBatch
 from ..bodies import reads, says_json
 from ..db import Database
-from ..guard import CallerDep
+from ..guard import CallerDep, Door
 
 IGNORED = "x-aril-ignored-fields"
 
@@ -23,10 +23,10 @@ IGNORED = "x-aril-ignored-fields"
 class BatchRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database, worker: Worker) -> None:
+    def __init__(self, door: Door, database: Database, worker: Worker) -> None:
         self._database = database
         self._worker = worker
-        self.router = APIRouter(tags=["batches"])
+        self.router = APIRouter(tags=["batches"], dependencies=door)
         add = self.router.add_api_route
         body = describes(NewBatch)
         add("/v1/batches", self.create, methods=["POST"], openapi_extra=body, dependencies=[Depends(says_json)])

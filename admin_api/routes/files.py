@@ -17,7 +17,7 @@ from ..batches.ids import cursor
 from ..batches.views import MONTH, Deletion, FileView, Listed
 from ..db import Database
 from ..forms import form_of
-from ..guard import CallerDep
+from ..guard import CallerDep, Door
 from ..tables import NAME_LENGTH, File, now
 from ..turns import Turns
 
@@ -53,11 +53,11 @@ CONTENT: dict[int | str, dict[str, Any]] = {
 class FileRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database, max_bytes: int) -> None:
+    def __init__(self, door: Door, database: Database, max_bytes: int) -> None:
         self._database = database
         self._max_bytes = max_bytes
         self._turns = Turns()
-        self.router = APIRouter(tags=["files"])
+        self.router = APIRouter(tags=["files"], dependencies=door)
         add = self.router.add_api_route
         add("/v1/files", self.create, methods=["POST"], openapi_extra=FORM)
         add("/v1/files", self.list, methods=["GET"])

@@ -15,14 +15,14 @@ from ..adapters import AdapterService
 from ..arrivals import Arrivals
 from ..arrivals.rows import Plan
 from ..bodies import reads
-from ..guard import CallerDep
+from ..guard import PREFIX, CallerDep, Door
 from ..replies import Answer, Once, OnceDep
 from ..schemas import UploadView
 from ..tables import Revision
 from ..turns import Turns
 from ..uploads import OPENAPI, Upload, received
 from ..wishes import SourceOrder
-from .uploads import PREFIX, ArrivalView
+from .uploads import ArrivalView
 
 ACCEPTED = 202
 
@@ -30,12 +30,12 @@ ACCEPTED = 202
 class IncomingRoutes:
     """The route, as `router`."""
 
-    def __init__(self, service: AdapterService, arrivals: Arrivals, max_upload_bytes: int) -> None:
+    def __init__(self, door: Door, service: AdapterService, arrivals: Arrivals, max_upload_bytes: int) -> None:
         self._service = service
         self._arrivals = arrivals
         self._max_bytes = max_upload_bytes
         self._turns = Turns()
-        self.router = APIRouter(tags=["adapters"])
+        self.router = APIRouter(prefix=PREFIX, tags=["adapters"], dependencies=door)
         view = UploadView | ArrivalView
         post = self.router.post("/adapters", status_code=ACCEPTED, response_model=view, openapi_extra=OPENAPI)
         post(self.upload)

@@ -16,7 +16,7 @@ from .. import keys
 from ..bodies import reads
 from ..db import Database
 from ..etags import IfMatch, etag, tagged
-from ..guard import OperatorDep, SeenDep
+from ..guard import PREFIX, Door, OperatorDep, SeenDep
 from ..keyring import Keyring
 from ..pages import ListView, PageDep
 from ..replies import Answer, OnceDep
@@ -88,10 +88,10 @@ class KeyList(ListView):
 class KeyRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database, keyring: Keyring) -> None:
+    def __init__(self, door: Door, database: Database, keyring: Keyring) -> None:
         self._database = database
         self._keyring = keyring
-        self.router = APIRouter(tags=["keys"])
+        self.router = APIRouter(prefix=PREFIX, tags=["keys"], dependencies=door)
         add = self.router.add_api_route
         new, change = describes(NewKey), describes(KeyChange)
         add("/keys", self.create, methods=["POST"], status_code=201, response_model=MadeKey, openapi_extra=new)

@@ -19,7 +19,7 @@ from ..adapters import AdapterService
 from ..bodies import reads
 from ..db import Database
 from ..etags import IfMatch, etag, tagged
-from ..guard import OperatorDep, SeenDep
+from ..guard import PREFIX, Door, OperatorDep, SeenDep
 from ..holdings import Kept, kept
 from ..keyring import Keyring
 from ..pages import ListView, PageDep
@@ -95,11 +95,11 @@ class TenantList(ListView):
 class TenantRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database, keyring: Keyring, service: AdapterService) -> None:
+    def __init__(self, door: Door, database: Database, keyring: Keyring, service: AdapterService) -> None:
         self._service = service
         self._database = database
         self._keyring = keyring
-        self.router = APIRouter(tags=["tenants"])
+        self.router = APIRouter(prefix=PREFIX, tags=["tenants"], dependencies=door)
         add = self.router.add_api_route
         new, change = describes(NewTenant), describes(TenantChange)
         add("/tenants", self.create, methods=["POST"], status_code=201, response_model=TenantView, openapi_extra=new)

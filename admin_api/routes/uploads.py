@@ -16,12 +16,11 @@ from .. import archives
 from ..arrivals import Arrivals
 from ..arrivals.rows import Plan
 from ..bodies import reads
-from ..guard import CallerDep
+from ..guard import PREFIX, CallerDep, Door
 from ..replies import Answer, OnceDep
 from ..tables import Arrival, Stage
 from ..wishes import Sha256, Wishes
 
-PREFIX = "/admin/v1"
 PART_BYTES = 8 << 20  # what clients are advised to send at once
 # What /openapi.json shows of a part; its body is read by hand, while it comes.
 PART = {
@@ -111,9 +110,9 @@ class ArrivalList(BaseModel):
 class UploadRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, door: Door, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
-        self.router = APIRouter(tags=["uploads"])
+        self.router = APIRouter(prefix=PREFIX, tags=["uploads"], dependencies=door)
         add = self.router.add_api_route
         post = self.router.post(
             "/uploads", status_code=201, response_model=ArrivalView, openapi_extra=describes(NewUpload)

@@ -18,7 +18,7 @@ from ...core.errors import InvalidRequest
 from .. import usage
 from ..books import Books
 from ..db import Database
-from ..guard import CallerDep, SeenDep
+from ..guard import PREFIX, CallerDep, Door, SeenDep
 from ..usage import COUNTS, GROUPS, Question
 
 LINES_AT_ONCE = 1000
@@ -52,11 +52,11 @@ class UsageList(BaseModel):
 class UsageRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, database: Database, books: Books, base: str) -> None:
+    def __init__(self, door: Door, database: Database, books: Books, base: str) -> None:
         self._database = database
         self._books = books
         self._base = base
-        self.router = APIRouter(tags=["usage"])
+        self.router = APIRouter(prefix=PREFIX, tags=["usage"], dependencies=door)
         shown: dict[int | str, dict[str, Any]] = {200: {"model": UsageList, "content": {CSV: {}}}}
         self.router.add_api_route("/usage", self.read, methods=["GET"], response_class=Response, responses=shown)
 

@@ -21,7 +21,7 @@ from ..adapters import AdapterService
 from ..arrivals import Arrivals
 from ..arrivals.rows import Plan
 from ..bodies import reads
-from ..guard import CallerDep
+from ..guard import CallerDep, Door
 from ..tables import Arrival, Stage, State
 
 WAIT_SECONDS = 600.0
@@ -49,11 +49,15 @@ UnloadDep = Annotated[Unload, Depends(reads(Unload))]
 class VllmRoutes:
     """The routes, as `router`."""
 
-    def __init__(self, service: AdapterService, arrivals: Arrivals, *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self, door: Door, service: AdapterService, arrivals: Arrivals, *, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
         self._service = service
         self._arrivals = arrivals
         self._seconds = wait_seconds
-        self.router = APIRouter(prefix="/v1", tags=["vLLM"], default_response_class=PlainTextResponse)
+        self.router = APIRouter(
+            prefix="/v1", tags=["vLLM"], dependencies=door, default_response_class=PlainTextResponse
+        )
         add = self.router.add_api_route
         add("/load_lora_adapter", self.load, methods=["POST"], openapi_extra=describes(Load))
         add("/unload_lora_adapter", self.unload, methods=["POST"], openapi_extra=describes(Unload))

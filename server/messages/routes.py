@@ -15,7 +15,7 @@ from ...core.callers import Caller
 from ...core.errors import InvalidRequest
 from ..body import reads, size_of
 from ..counting import num_prompt_tokens
-from ..deps import AskerDep, CallerDep, Face, FaceDep
+from ..deps import BY_KEY, AskerDep, CallerDep, Face, FaceDep
 from ..effort import knows
 from ..errors import ours
 from ..openapi import answers
@@ -29,7 +29,7 @@ from .errors import told
 from .schemas import CountRequest, MessagesRequest
 from .telling import Telling
 
-router = APIRouter(tags=["messages"])
+router = APIRouter(tags=["messages"], dependencies=BY_KEY)
 
 
 @router.post(

@@ -16,7 +16,7 @@ from ...core.body import describes
 from ...core.callers import Caller
 from ...core.errors import InvalidRequest, NotFound, ShuttingDown
 from ..body import reads
-from ..deps import AskerDep, CallerDep, Face, FaceDep
+from ..deps import BY_KEY, AskerDep, CallerDep, Face, FaceDep
 from ..openapi import answers
 from ..records import CANCELLED
 from ..request_ids import request_id_of
@@ -31,7 +31,7 @@ from .schemas import InputRequest, ResponseRequest
 from .shelf import STOPPED, missing
 from .store import Json, ResponseStore
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"], dependencies=BY_KEY)
 ANSWERS = answers(ResponseObject, event=ResponseEvent)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.adapters import load_base, make_adapter
+from builders.migrated import Migrated
 from builders.models import make_model
 from builders.postgres import Postgres, running_postgres
 from builders.registry import CONTEXT, Place, SharedEngine
@@ -21,12 +22,32 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/registry.sqlite3"
+        return sqlite_in(tmp_path)
     server: Postgres = request.getfixturevalue("postgres")
     return server.new_database()
+
+
+@pytest.fixture
+def database_url(empty_url: str, request: pytest.FixtureRequest) -> str:
+    """A database of each kind that has its tables, and nothing in them."""
+    migrated: Migrated = request.getfixturevalue(f"migrated_{empty_url.partition(':')[0]}")
+    migrated.repeat(empty_url)
+    return empty_url
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Migrated:
+    """What migrating took there."""
+    return Migrated(sqlite_in(tmp_path_factory.mktemp("migrated")))
+
+
+@pytest.fixture(scope="session")
+def migrated_postgresql(postgres: Postgres) -> Migrated:
+    """What migrating took there."""
+    return Migrated(postgres.new_database())
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +78,12 @@ def place(engine: SharedEngine, tmp_path: Path, database_url: str) -> Place:
 
 
 @pytest.fixture
-def sqlite_place(engine: SharedEngine, tmp_path: Path) -> Place:
+def sqlite_place(engine: SharedEngine, tmp_path: Path, migrated_sqlite: Migrated) -> Place:
     """A place on SQLite, for what has nothing to do with databases."""
-    return Place(engine, tmp_path, f"sqlite:///{tmp_path}/registry.sqlite3")
+    migrated_sqlite.repeat(sqlite_in(tmp_path))
+    return Place(engine, tmp_path, sqlite_in(tmp_path))
+
+
+def sqlite_in(folder: Path) -> str:
+    """The URL of the file that a server with that state folder has by default."""
+    return f"sqlite:///{folder}/registry.sqlite3"

@@ -28,24 +28,24 @@ print(upgrade(database))
 """
 
 
-def test_the_migrations_build_the_tables_that_the_code_declares(database_url: str) -> None:
-    database = Database(database_url)
+def test_the_migrations_build_the_tables_that_the_code_declares(empty_url: str) -> None:
+    database = Database(empty_url)
     upgrade(database)
     with database.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
     database.close()
 
 
-def test_an_upgrade_of_a_new_database_is_no_change(database_url: str) -> None:
-    database = Database(database_url)
+def test_an_upgrade_of_a_new_database_is_no_change(empty_url: str) -> None:
+    database = Database(empty_url)
     assert upgrade(database) == upgrade(database)
     database.close()
 
 
-def test_processes_that_start_at_once_migrate_once(database_url: str) -> None:
+def test_processes_that_start_at_once_migrate_once(empty_url: str) -> None:
     starts = [
         subprocess.Popen(
-            [sys.executable, "-c", UPGRADE, database_url],
+            [sys.executable, "-c", UPGRADE, empty_url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,8 +65,8 @@ def test_processes_that_start_at_once_migrate_once(database_url: str) -> None:
         start.stderr.close()
 
 
-def test_a_database_of_a_newer_aril_is_refused(database_url: str) -> None:
-    database = Database(database_url)
+def test_a_database_of_a_newer_aril_is_refused(empty_url: str) -> None:
+    database = Database(empty_url)
     upgrade(database)
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -75,8 +75,8 @@ def test_a_database_of_a_newer_aril_is_refused(database_url: str) -> None:
     database.close()
 
 
-def test_a_failed_migration_leaves_nothing_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(database_url)
+def test_a_failed_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(empty_url)
     with database.engine.begin() as connection:
         connection.execute(text("CREATE TABLE audit (id INTEGER)"))  # the last table of the migration is in the way
     with pytest.raises(Exception, match="already exists"):
@@ -94,8 +94,8 @@ def test_sqlite_writes_through_to_the_disk(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_reader_waits_for_no_writer(database_url: str) -> None:
-    database = Database(database_url)
+def test_a_reader_waits_for_no_writer(empty_url: str) -> None:
+    database = Database(empty_url)
     upgrade(database)
 
     def write(session: Session) -> list[str]:
@@ -121,8 +121,8 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
         upgrade(database)
 
 
-def test_data_of_the_first_schema_is_kept_up_down_and_up_again(database_url: str) -> None:
-    database = Database(database_url)
+def test_data_of_the_first_schema_is_kept_up_down_and_up_again(empty_url: str) -> None:
+    database = Database(empty_url)
     with database.engine.begin() as connection:
         connection.execute(text("SELECT 1"))
         _to(connection, "0001")

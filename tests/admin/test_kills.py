@@ -10,6 +10,7 @@ from aril.bench.process import ServerProcess
 from aril.bench.restart.__main__ import run
 from aril.bench.restart.checks import contradictions
 from aril.bench.restart.known import Known
+from builders.commands import SMALL
 
 
 def made_up() -> Known:
@@ -18,12 +19,14 @@ def made_up() -> Known:
     return Known(revisions, aliases, keys={"key_0": "x"}, head="0" * 64, written=1 << 20)
 
 
-def test_what_was_acknowledged_survives_kills_and_what_was_not_is_told(
-    base: Path, folders: list[Path], database_url: str, tmp_path: Path
-) -> None:
-    server = ServerProcess(str(base), tmp_path, "--no-examples", "--database-url", database_url)
+def test_what_was_acknowledged_survives_kills(base: Path, folders: list[Path], empty_url: str, tmp_path: Path) -> None:
+    server = ServerProcess(str(base), tmp_path, *SMALL, "--no-examples", "--database-url", empty_url)
     done = run(server, folders[0], trials=2, seed=0)
     assert [trial.problems for trial in done] == [[], []]
+
+
+def test_what_was_not_acknowledged_is_told(base: Path, tmp_path: Path) -> None:
+    server = ServerProcess(str(base), tmp_path, *SMALL, "--no-examples")
     server.start()
     try:
         with server.client() as client:

@@ -81,9 +81,8 @@ class SharedEngine:
     """One engine for all tests, as loading is what takes time; each life of a registry gives it its own store."""
 
     def __init__(self, model: Path, **flags: Any) -> None:
-        config = EngineConfig(
-            model=str(model), served_model_name=BASE, dtype="float32", kv_cache_memory=32 << 20, **flags
-        )
+        small = {"dtype": "float32", "kv_cache_memory": 32 << 20, "threads": 1}
+        config = EngineConfig(model=str(model), served_model_name=BASE, **{**small, **flags})
         engine = Engine(config, adapter_folder=lambda ref: self.store.path(ref.digest))
         self.targets = engine.targets
         self.client = AsyncEngine(engine)
@@ -123,7 +122,7 @@ class Place:
         admin = build(options, self.engine.client, self.engine.store, self.engine.targets)
         await admin.start()
         try:
-            face = {"keys": admin.keyring, "meter": admin.books, "kept": admin.responses, "routers": [admin.router]}
+            face = {"keys": admin.keyring, "meter": admin.books, "kept": admin.responses, "routers": admin.routers}
             app = create_app(self.engine.client, admin.catalog, **face)
             await admin.batches.start(Inside(app))
             async with _client(app) as http:

@@ -68,13 +68,12 @@ def logged(
     database = Database(f"sqlite:///{tmp_path_factory.mktemp('log')}/registry.sqlite3")
     upgrade(database)
     keyring = Keyring(database, digest_of("the-admin-key"), [KEY])
-    inner, router = APIRouter(), APIRouter()
+    router = APIRouter(prefix="/admin/v1")
 
-    @inner.get("/things/{name}")
+    @router.get("/things/{name}")
     async def thing() -> None:
         """Of another face."""
 
-    router.include_router(inner, prefix="/admin/v1")
     app = create_app(
         served.engine,
         served.catalog,
